@@ -1,0 +1,48 @@
+# Everything installs itself into .venv; every command can be repeated.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+
+help: ## list the commands
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+$(READY): pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "Skewless needs Python 3.11: install it, or say make PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "Setting up $(VENV) (a minute, once) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: $(READY) ## rank all partitioners on the words of the Python standard library
+	@$(BIN)/skewless simulate --stream words --workers 16 --sources 1
+
+test: $(READY) ## run the checks and all tests, compiled and not compiled
+	@$(MAKE) --no-print-directory check
+	@echo "Kernels as plain Python ..."
+	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 -m "not compiled" tests/test_laws.py tests/test_oracles.py tests/test_kernels.py
+	@echo "Everything, compiled ..."
+	@$(BIN)/python -m pytest -n 2
+
+check: $(READY) ## style, types and the direction of imports
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports
+
+bench: $(READY) ## speed of all partitioners, as ratios to hash (LONG=1: also 10^9 tuples over 10^4 workers)
+	@$(BIN)/python -m benchmarks.routing $(if $(LONG),--long)
+
+reproduce: $(READY) ## the papers' figures and tables (minutes)
+	@$(BIN)/python -m lab.pkg
+
+docs: $(READY) ## write the generated parts of README.md again
+	@$(BIN)/python -m benchmarks.readme
+
+clean: ## remove what the other commands made
+	@rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: help demo test check bench reproduce docs clean

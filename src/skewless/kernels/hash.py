@@ -1,0 +1,92 @@
+"""From a key to its candidate workers: one 64-bit mix, then double hashing modulo a prime."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skewless.kernels import kernel
+
+U64 = np.uint64
+_30, _27, _31, _32 = U64(30), U64(27), U64(31), U64(32)
+_MIX1, _MIX2, _GOLDEN = U64(0xBF58476D1CE4E5B9), U64(0x94D049BB133111EB), U64(0x9E3779B97F4A7C15)
+_LOW = U64(0xFFFFFFFF)
+_ONE = U64(1)
+
+
+class Hasher(NamedTuple):
+    """Where keys may go: the salt of the seed, the number of workers and the least prime that is not below it."""
+
+    salt: NDArray[np.uint64]
+    workers: NDArray[np.uint64]
+    prime: NDArray[np.uint64]
+
+
+def hasher(n_workers: int, seed: int) -> Hasher:
+    salt = int(mix64(U64((seed * int(_GOLDEN) + 1) % 2**64)))
+    return Hasher(np.array([salt], U64), np.array([n_workers], U64), np.array([_prime_from(n_workers)], U64))
+
+
+def _prime_from(n: int) -> int:
+    candidate = max(n, 2)
+    while any(candidate % divisor == 0 for divisor in range(2, int(candidate**0.5) + 1)):
+        candidate += 1
+    return candidate
+
+
+@kernel
+def mix64(x: np.uint64) -> np.uint64:
+    """A bijection on 64 bits in which every input bit flips every output bit with probability near 1/2 (SplitMix64)."""
+    x = (x ^ (x >> _30)) * _MIX1
+    x = (x ^ (x >> _27)) * _MIX2
+    return x ^ (x >> _31)
+
+
+@kernel
+def below(x: np.uint64, n: np.uint64) -> np.uint64:
+    """Map the upper half of a mixed x evenly to [0, n), n < 2**32, by multiply-shift: no division, no modulo bias."""
+    return ((x >> _32) * n) >> _32
+
+
+# The candidates of a key are c0, c0 + step, c0 + 2 step, ... modulo the prime, leaving out what is not a worker. They
+# are distinct for any number of choices up to n_workers, need no memory, and balance as well as independent hash
+# functions do (Mitzenmacher, "Balanced allocations and double hashing", SPAA 2014). Candidate 0 is plain hashing.
+
+
+@kernel
+def mixed(h: Hasher, key: np.uint64) -> np.uint64:
+    """The one mix from which the candidates of a key come: its upper half gives the first, its lower half the step."""
+    return mix64(key ^ h.salt[0])
+
+
+@kernel
+def first(h: Hasher, x: np.uint64) -> np.uint64:
+    return below(x, h.workers[0])
+
+
+@kernel
+def stride(h: Hasher, x: np.uint64) -> np.uint64:
+    return _ONE + (((x & _LOW) * (h.prime[0] - _ONE)) >> _32)
+
+
+@kernel
+def following(h: Hasher, candidate: np.uint64, step: np.uint64) -> np.uint64:
+    # x mod p for x < 2p is min(x, x - p) in wrapping arithmetic: the branch that it saves is a coin toss.
+    candidate = min(candidate + step, candidate + step - h.prime[0])
+    while candidate >= h.workers[0]:
+        candidate = min(candidate + step, candidate + step - h.prime[0])
+    return candidate
+
+
+@kernel
+def candidates(h: Hasher, keys: NDArray[np.uint64], out: NDArray[np.int32]) -> None:
+    """Fill out[i] with the first out.shape[1] candidates of keys[i]."""
+    for i in range(keys.size):
+        x = mixed(h, keys[i])
+        candidate, step = first(h, x), stride(h, x)
+        out[i, 0] = candidate
+        for j in range(1, out.shape[1]):
+            candidate = following(h, candidate, step)
+            out[i, j] = candidate

@@ -1,0 +1,47 @@
+"""The first least of many values that only grow, in O(1) amortised and without a heap."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skewless.kernels import kernel
+
+Number = TypeVar("Number", np.int64, np.float64)
+
+
+class Floor(NamedTuple):
+    """No value lies below `level`, and none before `cursor` lies on it."""
+
+    level: NDArray[np.float64]
+    cursor: NDArray[np.int64]
+
+
+def floor() -> Floor:
+    return Floor(np.zeros(1), np.zeros(1, np.int64))
+
+
+@kernel
+def lowest(values: NDArray[Number], f: Floor) -> int:
+    """argmin(values), the first one on ties.
+
+    Every pass over the values raises the level, and the level of n counters that are raised one at a time cannot
+    rise more than once in n raises: O(1) a call on the average.
+    """
+    while values[f.cursor[0]] != f.level[0]:
+        f.cursor[0] += 1
+        if f.cursor[0] == values.size:
+            f.cursor[0] = 0
+            f.level[0] = values[0]
+            for value in values:
+                f.level[0] = min(f.level[0], value)
+    return int(f.cursor[0])
+
+
+@kernel
+def lowered(f: Floor) -> None:
+    """Begin anew: call it after values went down."""
+    f.level[0] = -1.0
+    f.cursor[0] = 0

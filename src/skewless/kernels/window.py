@@ -1,0 +1,134 @@
+"""Windows inside a compiled loop: a tumbling clock, and the sliding load and fragments of Dalton section 3.3."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skewless.kernels import bits, kernel
+
+NEVER = 2**62  # a slide or window of this length does not end
+_BEFORE = -(2**62)  # no tuple seen yet
+
+
+def tumbling(size: int) -> NDArray[np.int64]:
+    """A clock: the time after the last tuple, the length of a window, the end of the present one."""
+    return np.array([0, size, _BEFORE], np.int64)
+
+
+@kernel
+def ended(clock: NDArray[np.int64], time: int) -> bool:
+    """Whether `time` is past the window at hand (which then becomes the one that holds `time`)."""
+    if time < clock[2]:
+        return False
+    first = clock[2] == _BEFORE
+    clock[2] = (time // clock[1] + 1) * clock[1]
+    return not first
+
+
+class SlidingWindow(NamedTuple):
+    """Load of each worker and the workers of each tracked key over the last slides: O(1) a tuple.
+
+    A ring holds one block a slide; beside it stand the running sums (Subtract-on-Evict), the union of the bit rows of
+    all slides, and for each (key, worker) the number of slides that hold it. When a slide falls out, its loads are
+    subtracted and its bits dereferenced: a bit of the union goes when its last reference goes.
+    """
+
+    clock: NDArray[np.int64]  # time after the last tuple, length of a slide, number of the present slide
+    ring_load: NDArray[np.int64]  # [slides, workers]
+    ring_held: NDArray[np.uint64]  # [slides, keys, words]
+    load: NDArray[np.int64]  # [workers]: L(c_i, w)
+    held: NDArray[np.uint64]  # [keys, words]: X_w, the union of ring_held
+    references: NDArray[np.int32]  # [keys, workers]: slides whose ring_held has the bit
+    fragments: NDArray[np.int64]  # [keys]: ||X_w(k)||, the ones of held
+
+
+def sliding_window(n_workers: int, n_keys: int, size: int, slide: int) -> SlidingWindow:
+    slides, width = -(-size // slide), bits.words(n_workers)
+    return SlidingWindow(
+        np.array([0, slide, _BEFORE], np.int64),
+        np.zeros((slides, n_workers), np.int64),
+        np.zeros((slides, n_keys, width), np.uint64),
+        np.zeros(n_workers, np.int64),
+        np.zeros((n_keys, width), np.uint64),
+        np.zeros((n_keys, n_workers), np.int32),
+        np.zeros(n_keys, np.int64),
+    )
+
+
+def widened(old: SlidingWindow, n_keys: int) -> SlidingWindow:
+    """The same window with room for more tracked keys."""
+    more = n_keys - old.fragments.size
+    return old._replace(
+        ring_held=np.pad(old.ring_held, ((0, 0), (0, more), (0, 0))),
+        held=np.pad(old.held, ((0, more), (0, 0))),
+        references=np.pad(old.references, ((0, more), (0, 0))),
+        fragments=np.pad(old.fragments, (0, more)),
+    )
+
+
+@kernel
+def advance(w: SlidingWindow, time: int) -> int:
+    """Let the slides up to `time` begin; how many did. A late tuple belongs to the present slide."""
+    slide = time // w.clock[1]
+    if w.clock[2] == _BEFORE:
+        w.clock[2] = slide
+    if slide <= w.clock[2]:
+        return 0
+    passed = int(slide - w.clock[2])
+    for _ in range(min(passed, w.ring_load.shape[0])):
+        w.clock[2] += 1
+        _expire(w, int(w.clock[2] % w.ring_load.shape[0]))
+    w.clock[2] = slide
+    return passed
+
+
+@kernel
+def _expire(w: SlidingWindow, block: int) -> None:
+    """Empty the oldest block, which becomes the head of the ring."""
+    for worker in range(w.load.size):
+        w.load[worker] -= w.ring_load[block, worker]
+        w.ring_load[block, worker] = 0
+    for key in range(w.fragments.size):
+        if w.fragments[key] > 0:
+            worker = bits.following(w.ring_held[block, key], 0)
+            while worker >= 0:
+                w.references[key, worker] -= 1
+                if w.references[key, worker] == 0:
+                    bits.drop(w.held[key], worker)
+                    w.fragments[key] -= 1
+                worker = bits.following(w.ring_held[block, key], worker + 1)
+            w.ring_held[block, key, :] = np.uint64(0)
+
+
+@kernel
+def add(w: SlidingWindow, worker: int) -> None:
+    """Count a tuple on a worker, in the present slide."""
+    w.ring_load[w.clock[2] % w.ring_load.shape[0], worker] += 1
+    w.load[worker] += 1
+
+
+@kernel
+def hold(w: SlidingWindow, key: int, worker: int) -> bool:
+    """Note that a worker holds tracked key number `key` in the present slide; whether that is a new fragment."""
+    block = int(w.clock[2] % w.ring_load.shape[0])
+    if bits.has(w.ring_held[block, key], worker):
+        return False
+    bits.put(w.ring_held[block, key], worker)
+    w.references[key, worker] += 1
+    if w.references[key, worker] > 1:
+        return False
+    bits.put(w.held[key], worker)
+    w.fragments[key] += 1
+    return True
+
+
+@kernel
+def forget(w: SlidingWindow, key: int) -> None:
+    """Give up a tracked key: its number may go to another."""
+    w.ring_held[:, key, :] = np.uint64(0)
+    w.held[key, :] = np.uint64(0)
+    w.references[key, :] = 0
+    w.fragments[key] = 0

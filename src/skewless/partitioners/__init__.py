@@ -1,0 +1,57 @@
+"""The registry: one tuple. An algorithm is one file, one entry here and one oracle in the tests."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from skewless.partitioner import Partitioner
+from skewless.partitioners.baselines import Hash, OffGreedy, OnGreedy, Potc, Shuffle
+from skewless.partitioners.cardinality import Am, Cam, Cm, Lm
+from skewless.partitioners.choices import DChoices, WChoices
+from skewless.partitioners.dagreedy import DaGreedy
+from skewless.partitioners.pkg import Pkg
+
+ALL: tuple[type[Partitioner[Any, Any]], ...] = (
+    Hash,
+    Shuffle,
+    Potc,
+    OnGreedy,
+    OffGreedy,
+    Pkg,
+    DChoices,
+    WChoices,
+    Cm,
+    Am,
+    Cam,
+    Lm,
+    DaGreedy,
+)
+
+
+def named(name: str) -> type[Partitioner[Any, Any]]:
+    """The class that goes by this name."""
+    for cls in ALL:
+        if cls.name == name:
+            return cls
+    raise ValueError(f"there is no partitioner {name!r}; there are {', '.join(cls.name for cls in ALL)}")
+
+
+def parameters(cls: type[Partitioner[Any, Any]]) -> dict[str, Any]:
+    """The parameters of a class besides n_workers and seed, with their defaults."""
+    return {field.name: field.default for field in fields(cls) if field.name not in ("n_workers", "seed")}
+
+
+def partitioner(name: str, n_workers: int, *, seed: int = 0, **params: Any) -> Partitioner[Any, Any]:
+    """A new partitioner by its name.
+
+    >>> partitioner("pkg", 16, choices=3)
+    Pkg(n_workers=16, seed=0, choices=3)
+    """
+    cls = named(name)
+    allowed = parameters(cls)
+    for param in params:
+        if param not in allowed:
+            takes = ", ".join(allowed) if allowed else "no parameters"
+            raise TypeError(f"{name} takes {takes} besides n_workers and seed, not {param}")
+    return cls(n_workers, seed=seed, **params)

@@ -1,0 +1,169 @@
+"""DAGreedy: hot keys by affinity against load, the rest by hashing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Never
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skewless.kernels import bits, kernel
+from skewless.kernels import window as windows
+from skewless.kernels.hash import Hasher, first, hasher, mixed
+from skewless.kernels.lowest import Floor, floor, lowered, lowest
+from skewless.kernels.sketch import SpaceSaving, halve, space_saving, sure, tally
+from skewless.kernels.window import NEVER, SlidingWindow, sliding_window, tumbling, widened
+from skewless.partitioner import NO_TIMES, Keys, Partitioner, Times, Window, Workers, n_bytes, ticking
+from skewless.partitioners.choices import COUNTERS_PER_WORKER, in_head
+
+
+class Affine(NamedTuple):
+    hasher: Hasher
+    heavy: SpaceSaving
+    decay: NDArray[np.int64]  # frequencies are halved by this clock
+    window: SlidingWindow
+    least: Floor
+    total: NDArray[np.int64]  # tuples in the window
+    rows: NDArray[np.int64]  # counter -> number in the window of the key it tracks, -1 if none
+    tracked: NDArray[np.uint64]  # counter -> that key, which may have lost the counter since
+    spare: NDArray[np.int64]  # numbers that are free ...
+    spares: NDArray[np.int64]  # ... the first so many of them
+    level: NDArray[np.int64]  # load of the emptiest holder of a tracked key when last sought, -1: seek it anew
+    holder: NDArray[np.int64]  # that holder: those before it are fuller now, and none is emptier
+
+
+@dataclass(eq=False)
+class DaGreedy(Partitioner[Affine, Never]):
+    """DAGreedy: keys of the tail are hashed; one of the head goes to the worker with the best score.
+
+    score(worker) = 1/2 [it holds the key in this window] - 1/2 (load - mean) / mean: a hot key is split further only
+    when its holders are fuller, by the mean load, than the emptiest worker.
+
+    window: what counts as held and as load; None: everything since the beginning.
+
+    >>> import numpy as np, skewless
+    >>> skewless.partitioner("dagreedy", 4).route(np.zeros(10, np.uint64)).tolist()
+    [0, 0, 1, 1, 2, 2, 3, 3, 0, 0]
+
+    Pacaci, Ozsu: Distribution-aware stream partitioning for distributed stream processing systems. BeyondMR 2018.
+
+    Departures from the paper: the head is that of `d_choices` (a share above 1 / (5 n), SpaceSaving), with frequencies
+    halved after each window. A key that turns hot is taken to be held by its hash worker till then. Scores are compared exactly, in whole numbers; ties go to the lowest worker. The best
+    worker is either the emptiest holder or the emptiest of all: no need to score each of them.
+    """
+
+    name: ClassVar[str] = "dagreedy"
+    splits_keys: ClassVar[bool] = True
+
+    window: Window | None = None
+
+    def fresh(self) -> Affine:
+        size, slide = (self.window.size, self.window.slide) if self.window else (NEVER, NEVER)
+        counters = COUNTERS_PER_WORKER * self.n_workers
+        return Affine(
+            hasher(self.n_workers, self.seed),
+            space_saving(counters),
+            tumbling(size),
+            sliding_window(self.n_workers, 4, size, slide),
+            floor(),
+            np.zeros(1, np.int64),
+            np.full(counters, -1, np.int64),
+            np.zeros(counters, np.uint64),
+            np.arange(4, dtype=np.int64),
+            np.array([4], np.int64),
+            np.full(4, -1, np.int64),
+            np.zeros(4, np.int64),
+        )
+
+    def assign(self, keys: Keys, times: Times | None, workers: Workers) -> None:
+        ticks = ticking(self._state.window.clock, times, keys.size) if self.window else NO_TIMES
+        self.run(_dagreedy, keys, ticks, workers)
+
+    def grown(self, state: Affine) -> Affine:
+        tracked = state.spare.size
+        spare = np.concatenate((np.arange(tracked, 2 * tracked), np.zeros(tracked, np.int64)))
+        return state._replace(
+            window=widened(state.window, 2 * tracked),
+            spare=spare,
+            spares=np.array([tracked], np.int64),
+            level=np.pad(state.level, (0, tracked), constant_values=-1),
+            holder=np.pad(state.holder, (0, tracked)),
+        )
+
+    def memory_bound(self, n_keys: int) -> int:
+        slides = self.window.slides if self.window else 1
+        tracked = 2 * min(max(n_keys, 4), COUNTERS_PER_WORKER * self.n_workers)
+        bytes_per_key = 8 * (slides + 1) * bits.words(self.n_workers) + 4 * self.n_workers + 4 * 8
+        return n_bytes(self.fresh()) + tracked * bytes_per_key
+
+
+@kernel
+def _emptiest_holder(s: Affine, row: int) -> int:
+    """The holder of a tracked key with the least load, the lowest on ties; -1 if no worker holds it."""
+    held, load = s.window.held[row], s.window.load
+    if s.level[row] >= 0:
+        holder = s.holder[row]
+        while holder >= 0 and load[holder] != s.level[row]:
+            holder = bits.following(held, holder + 1)
+        if holder >= 0:
+            s.holder[row] = holder
+            return int(holder)
+    best = holder = bits.following(held, 0)
+    while holder >= 0:
+        if load[holder] < load[best]:
+            best = holder
+        holder = bits.following(held, holder + 1)
+    if best >= 0:
+        s.level[row], s.holder[row] = load[best], best
+    return best
+
+
+@kernel
+def _best(s: Affine, row: int) -> int:
+    """The worker of the best score, total [held] - n load in whole numbers, the lowest on ties."""
+    n, load = s.window.load.size, s.window.load
+    emptiest, holder = lowest(load, s.least), _emptiest_holder(s, row)
+    if holder < 0:
+        return emptiest
+    gain = s.total[0] - n * (load[holder] - load[emptiest])
+    return holder if gain > 0 or (gain == 0 and holder < emptiest) else emptiest
+
+
+@kernel
+def _dagreedy(s: Affine, keys: Keys, times: Times, workers: Workers, start: int) -> int:
+    n = s.window.load.size
+    for i in range(start, keys.size):
+        if s.spares[0] == 0 and s.spare.size < s.rows.size:
+            return i
+        time = times[i] if times.size > 0 else np.int64(0)
+        if windows.ended(s.decay, time):
+            halve(s.heavy)
+        if windows.advance(s.window, time) > 0:
+            s.total[0] = 0
+            for load in s.window.load:
+                s.total[0] += load
+            s.level[:] = -1
+            lowered(s.least)
+        x = mixed(s.hasher, keys[i])
+        counter = tally(s.heavy, x)
+        if s.rows[counter] >= 0 and s.tracked[counter] != x:
+            windows.forget(s.window, s.rows[counter])
+            s.level[s.rows[counter]] = -1
+            s.spare[s.spares[0]] = s.rows[counter]
+            s.spares[0] += 1
+            s.rows[counter] = -1
+        worker = int(np.int64(first(s.hasher, x)))
+        if in_head(s.heavy, counter, n):
+            if s.rows[counter] < 0:
+                s.spares[0] -= 1
+                s.rows[counter], s.tracked[counter] = s.spare[s.spares[0]], x
+                if sure(s.heavy, counter) > 1:
+                    windows.hold(s.window, s.rows[counter], worker)
+            worker = _best(s, s.rows[counter])
+        windows.add(s.window, worker)
+        if s.rows[counter] >= 0 and windows.hold(s.window, s.rows[counter], worker):
+            s.level[s.rows[counter]] = -1
+        s.total[0] += 1
+        workers[i] = worker
+    return keys.size

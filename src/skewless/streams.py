@@ -1,0 +1,270 @@
+"""Streams of keys to try partitioners on: synthetic and seeded, or read from real data."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from skewless.kernels import kernel
+from skewless.kernels.hash import below, mix64
+from skewless.partitioner import Keys, Workers, require
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SPARK_SEED = 42  # of Spark's xxhash64: a key hashed here and in Spark is the same key
+
+# Synthetic streams are functions of (parameters, seed, position): a piece that begins at `start` is the same whether
+# or not the rest is made, so that a long stream can be made in pieces. Key 0 is the most frequent one, then key 1, ...
+
+
+def uniform(n: int, keys: int, *, seed: int = 0, start: int = 0) -> Keys:
+    """n tuples, all keys equally likely.
+
+    >>> uniform(5, keys=10).tolist()
+    [8, 4, 0, 7, 0]
+    """
+    _sizes(n, keys)
+    out = np.empty(n, np.uint64)
+    _uniform(np.uint64(keys), _salt(seed), start, out)
+    return out
+
+
+def zipf(n: int, keys: int, exponent: float, *, seed: int = 0, start: int = 0) -> Keys:
+    """n tuples; the i-th most frequent of `keys` keys has a share proportional to i ** -exponent.
+
+    >>> zipf(10, keys=100, exponent=1.5).tolist()
+    [0, 3, 0, 2, 0, 0, 1, 0, 21, 2]
+    """
+    _sizes(n, keys)
+    return _draw(_zipf_shares(keys, exponent), n, seed, start)
+
+
+def matched(n: int, keys: int, p1: float, *, seed: int = 0, start: int = 0) -> Keys:
+    """A Zipf stream whose exponent is solved for, so that the most frequent key has the share p1.
+
+    It stands in for data sets that cannot be had, such as PKG's Wikipedia log: matched(22M, 2.9M keys, 9.32 %).
+    """
+    _sizes(n, keys)
+    return _draw(_zipf_shares(keys, _exponent(keys, p1)), n, seed, start)
+
+
+def lognormal(n: int, mu: float, sigma: float, *, seed: int = 0) -> Keys:
+    """n tuples with key = round(exp(N(mu, sigma))): PKG's LN1 is (1.789, 2.366), its LN2 (2.245, 1.133)."""
+    require(n >= 0, f"a stream has 0 tuples or more, not {n}")
+    return np.rint(np.exp(np.random.default_rng(seed).normal(mu, sigma, n))).astype(np.uint64)
+
+
+def drifting(n: int, keys: int, exponent: float, *, every: int, seed: int = 0) -> Keys:
+    """A Zipf stream in which other keys become the hot ones, all at once, after every `every` tuples."""
+    require(every >= 1, f"keys change every 1 or more tuples, not every {every}")
+    ranks = zipf(n, keys, exponent, seed=seed)
+    epochs = np.arange(n, dtype=np.uint64) // np.uint64(every)
+    out = np.empty(n, np.uint64)
+    _renamed(ranks, epochs, np.uint64(keys), out)
+    return out
+
+
+def alternating(n: int, keys: int, exponent: float, *, every: int, seed: int = 0) -> Keys:
+    """Uniform and Zipf keys in turn, for `every` tuples each (Dalton figure 9)."""
+    require(every >= 1, f"distributions change every 1 or more tuples, not every {every}")
+    skewed = (np.arange(n) // every) % 2 == 1
+    return np.where(skewed, zipf(n, keys, exponent, seed=seed), uniform(n, keys, seed=seed + 1))
+
+
+class Edges(NamedTuple):
+    """A directed graph, edge by edge."""
+
+    source: Keys
+    destination: Keys
+
+
+def graph_edges(n: int, vertices: int, exponent: float, *, seed: int = 0) -> Edges:
+    """n edges of a graph with skewed out-degrees and skewed in-degrees, independent of each other (PKG Q3).
+
+    Deal the tuples to sources by one end and route them by the other:
+    simulate(p, edges.destination, sources=5, split=partitioner("hash", 5).route(edges.source)).
+    """
+    source = zipf(n, vertices, exponent, seed=seed)
+    # Who points at many is not who many point at: the in-degrees rank the vertices in another order.
+    destination = np.empty(n, np.uint64)
+    _renamed(zipf(n, vertices, exponent, seed=seed + 1), np.ones(n, np.uint64), np.uint64(vertices), destination)
+    return Edges(source, destination)
+
+
+def several(streams: Sequence[Keys], *, seed: int = 0) -> tuple[Keys, Workers]:
+    """Sources with distributions of their own, interleaved at random; the keys, and the source of each.
+
+    >>> keys, source = several([uniform(2, keys=9), 100 + uniform(3, keys=9)])
+    >>> keys.tolist(), source.tolist()
+    ([8, 108, 104, 4, 100], [0, 1, 1, 0, 1])
+    """
+    require(len(streams) >= 1, "several sources are 1 or more, not 0")
+    source = np.repeat(np.arange(len(streams), dtype=np.int32), [stream.size for stream in streams])
+    source = np.random.default_rng(seed).permutation(source)
+    out = np.empty(source.size, np.uint64)
+    for number, stream in enumerate(streams):
+        out[source == number] = stream
+    return out, source
+
+
+def words(limit: int | None = None) -> Keys:
+    """The words of the Python standard library's own source files, in order: real, Zipf-like, on every machine."""
+    found: list[bytes] = []
+    root = Path(sysconfig.get_paths()["stdlib"])
+    tests = {"test", "tests", "idle_test", "site-packages", "__pycache__"}
+    for path in sorted(root.rglob("*.py")):
+        if not tests & set(path.relative_to(root).parts):
+            found += path.read_bytes().translate(_TO_WORDS).split()
+        if limit is not None and len(found) >= limit:
+            break
+    require(len(found) > 0, f"no source files of the standard library in {root} (Python {sys.version.split()[0]})")
+    return as_keys(found[:limit])
+
+
+_TO_WORDS = bytes(c if chr(c).isascii() and (chr(c).isalnum() or c == ord("_")) else 32 for c in range(256))
+
+
+def trace(path: str | Path, column: str | None = None) -> Keys:
+    """The keys of a real data set, in order: a column of a Parquet or CSV file, or the words of a text file.
+
+    Compressed CSV and text files (.gz and the like) are read as they are. Without `column`, the first one.
+    """
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    path = Path(path)
+    require(path.is_file(), f"there is no file {path}")
+    kinds = path.suffixes
+    if ".parquet" in kinds:
+        names = pyarrow.parquet.read_schema(path).names
+        return as_keys(pyarrow.parquet.read_table(path, columns=[_column(column, names, path)]).column(0))
+    if ".csv" in kinds:
+        content = pyarrow.csv.read_csv(path)
+        return as_keys(content.column(_column(column, content.column_names, path)))
+    require(column is None, f"{path} is read as text and has no column {column!r}; .parquet and .csv files have columns")
+    with pyarrow.input_stream(str(path)) as stream:
+        return as_keys(stream.read().split())
+
+
+def _column(wanted: str | None, names: list[str], path: Path) -> str:
+    require(wanted is None or wanted in names, f"{path} has no column {wanted!r}; it has {', '.join(names)}")
+    return names[0] if wanted is None else wanted
+
+
+def as_keys(values: Sequence[Any] | NDArray[Any] | pa.Array | pa.ChunkedArray) -> Keys:
+    """Key hashes of words or whole numbers, equal to Spark's xxhash64 of a string, int or bigint column.
+
+    Like there, the hash of a missing value is the seed.
+
+    >>> as_keys(["a", "b", "a"]).tolist()
+    [9723458443904396396, 15563541254893893085, 9723458443904396396]
+    """
+    import pyarrow as pa
+
+    column = values if isinstance(values, (pa.Array, pa.ChunkedArray)) else pa.array(values)
+    encoded = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    encoded = encoded if isinstance(encoded, pa.DictionaryArray) else encoded.dictionary_encode()
+    distinct = encoded.dictionary
+    kind = distinct.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind):
+        hashes = [xxhash.xxh64_intdigest(value, SPARK_SEED) for value in distinct.to_pylist()]
+    elif pa.types.is_integer(kind):
+        width = 8 if kind.bit_width == 64 else 4  # Spark widens bytes and shorts to ints
+        raw = [int(value).to_bytes(width, "little", signed=True) for value in distinct.to_pylist()]
+        hashes = [xxhash.xxh64_intdigest(value, SPARK_SEED) for value in raw]
+    else:
+        raise TypeError(f"keys are words or whole numbers, not {kind}: cast the column first")
+    table = np.array([*hashes, SPARK_SEED], np.uint64)
+    return table[encoded.indices.fill_null(len(hashes)).to_numpy(zero_copy_only=False)]
+
+
+def _sizes(n: int, keys: int) -> None:
+    require(n >= 0, f"a stream has 0 tuples or more, not {n}")
+    require(1 <= keys < 2**32, f"a stream has between 1 and 2**32 - 1 keys, not {keys}")
+
+
+def _salt(seed: int) -> np.uint64:
+    return mix64(np.uint64(seed % 2**64) ^ np.uint64(0xD1B54A32D192ED03))
+
+
+def _zipf_shares(keys: int, exponent: float) -> NDArray[np.float64]:
+    shares = np.arange(1, keys + 1, dtype=np.float64) ** -exponent
+    return shares / shares.sum()
+
+
+def _exponent(keys: int, p1: float) -> float:
+    """The exponent at which the first of `keys` keys has the share p1, by bisection."""
+    require(1 / keys <= p1 < 1, f"the most frequent of {keys} keys has a share of at least {1 / keys:g}, not {p1:g}")
+    ranks = np.log(np.arange(1, keys + 1, dtype=np.float64))
+    low, high = 0.0, 64.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if 1 / np.exp(-middle * ranks).sum() < p1 else (low, middle)
+    return low
+
+
+def _draw(shares: NDArray[np.float64], n: int, seed: int, start: int) -> Keys:
+    accept, alias = np.ones(shares.size), np.arange(shares.size)
+    _alias(shares * shares.size, accept, alias, np.empty((2, shares.size), np.int64))
+    out = np.empty(n, np.uint64)
+    _sample(accept, alias, _salt(seed), start, out)
+    return out
+
+
+@kernel
+def _alias(
+    scaled: NDArray[np.float64], accept: NDArray[np.float64], alias: NDArray[np.int64], stacks: NDArray[np.int64]
+) -> None:
+    """Walker's alias method, in Vose's form: column i gives i with probability accept[i], else alias[i]."""
+    small, large = stacks[0], stacks[1]
+    n_small, n_large = 0, 0
+    for i in range(scaled.size):
+        if scaled[i] < 1.0:
+            small[n_small] = i
+            n_small += 1
+        else:
+            large[n_large] = i
+            n_large += 1
+    while n_small > 0 and n_large > 0:
+        n_small -= 1
+        poor, rich = small[n_small], large[n_large - 1]
+        accept[poor], alias[poor] = scaled[poor], rich
+        scaled[rich] -= 1.0 - scaled[poor]
+        if scaled[rich] < 1.0:
+            n_large -= 1
+            small[n_small] = rich
+            n_small += 1
+
+
+@kernel
+def _sample(
+    accept: NDArray[np.float64], alias: NDArray[np.int64], salt: np.uint64, start: int, out: NDArray[np.uint64]
+) -> None:
+    for i in range(out.size):
+        x = mix64(salt + np.uint64(start + i))
+        column = below(x, np.uint64(accept.size))
+        coin = (mix64(x) >> np.uint64(11)) * 2.0**-53
+        out[i] = column if coin < accept[column] else np.uint64(alias[column])
+
+
+@kernel
+def _uniform(keys: np.uint64, salt: np.uint64, start: int, out: NDArray[np.uint64]) -> None:
+    for i in range(out.size):
+        out[i] = below(mix64(salt + np.uint64(start + i)), keys)
+
+
+@kernel
+def _renamed(
+    ranks: NDArray[np.uint64], epochs: NDArray[np.uint64], keys: np.uint64, out: NDArray[np.uint64]
+) -> None:
+    """Another key for each rank in each epoch: turned round by a random amount."""
+    for i in range(ranks.size):
+        out[i] = (ranks[i] + below(mix64(epochs[i]), keys)) % keys

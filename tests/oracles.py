@@ -1,0 +1,280 @@
+"""Every algorithm once more, slow and obvious, in plain Python: keys and parameters -> workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf, log
+from typing import Any
+
+from skewless import Window
+
+MASK = 2**64 - 1
+
+
+def mix64(x: int) -> int:
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & MASK
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & MASK
+    return x ^ (x >> 31)
+
+
+def mixed(key: int, seed: int) -> int:
+    return mix64(key ^ mix64((seed * 0x9E3779B97F4A7C15 + 1) & MASK))
+
+
+def candidates(key: int, n: int, seed: int, choices: int) -> list[int]:
+    """Double hashing modulo the least prime >= n, without what is not a worker."""
+    prime = next(p for p in range(max(n, 2), 2 * n + 3) if all(p % d for d in range(2, p)))
+    x = mixed(key, seed)
+    first, step = (x >> 32) * n >> 32, 1 + ((x & 0xFFFFFFFF) * (prime - 1) >> 32)
+    orbit = [(first + j * step) % prime for j in range(prime)]
+    return [worker for worker in orbit if worker < n][:choices]
+
+
+def argmin(options: list[int], cost: Callable[[int], float]) -> int:
+    """The option of the least cost, the first on ties."""
+    return min(options, key=cost)
+
+
+def hash_(keys: list[int], n: int, seed: int) -> list[int]:
+    return [candidates(key, n, seed, 1)[0] for key in keys]
+
+
+def shuffle(keys: list[int], n: int, seed: int) -> list[int]:
+    return [(seed + i) % n for i in range(len(keys))]
+
+
+def on_greedy(keys: list[int], n: int, seed: int) -> list[int]:
+    load, place = [0] * n, dict[int, int]()
+    for key in keys:
+        if key not in place:
+            place[key] = argmin([*range(n)], lambda w: load[w])
+        load[place[key]] += 1
+    return [place[key] for key in keys]
+
+
+def potc(keys: list[int], n: int, seed: int) -> list[int]:
+    load, place = [0] * n, dict[int, int]()
+    for key in keys:
+        if key not in place:
+            place[key] = argmin(candidates(key, n, seed, 2), lambda w: load[w])
+        load[place[key]] += 1
+    return [place[key] for key in keys]
+
+
+def off_greedy(keys: list[int], n: int, seed: int) -> list[int]:
+    load, place = [0] * n, dict[int, int]()
+    for key in sorted(set(keys), key=lambda key: (-keys.count(key), mixed(key, seed))):
+        place[key] = argmin([*range(n)], lambda w: load[w])
+        load[place[key]] += keys.count(key)
+    return [place[key] for key in keys]
+
+
+def pkg(keys: list[int], n: int, seed: int, choices: int = 2) -> list[int]:
+    load, workers = [0] * n, list[int]()
+    for key in keys:
+        workers.append(argmin(candidates(key, n, seed, choices), lambda w: load[w]))
+        load[workers[-1]] += 1
+    return workers
+
+
+class SpaceSaving:
+    def __init__(self, counters: int) -> None:
+        self.keys: list[int | None] = [None] * counters
+        self.counts, self.errors, self.seen = [0] * counters, [0] * counters, 0
+
+    def tally(self, key: int) -> None:
+        self.seen += 1
+        if key not in self.keys:
+            least = self.counts.index(min(self.counts))
+            self.keys[least], self.errors[least] = key, self.counts[least]
+        self.counts[self.keys.index(key)] += 1
+
+    def sure(self, key: int) -> int:
+        at = self.keys.index(key)
+        return self.counts[at] - self.errors[at]
+
+    def halve(self) -> None:
+        self.seen //= 2
+        self.errors = [error // 2 for error in self.errors]
+        self.counts = [max(min(count, 1), count // 2) for count in self.counts]
+
+
+def solve_choices(heavy: SpaceSaving, n: int) -> int:
+    head = [heavy.sure(key) / heavy.seen for key in heavy.keys if key is not None and heavy.sure(key) * 5 * n > heavy.seen]
+    total = sum(head)
+    head.sort(reverse=True)
+
+    def balances(d: int) -> bool:
+        prefix = 0.0
+        for h, share in enumerate(head, 1):
+            prefix += share
+            reach = 1.0 - ((n - 1) / n) ** float(h * d)
+            if prefix + reach ** float(d) * (total - prefix) + reach * reach * (1.0 - total) > reach + 1e-4:
+                return False
+        return True
+
+    return next((d for d in range(2, n) if balances(d)), n) if head else min(2, n)
+
+
+def d_choices(keys: list[int], n: int, seed: int, all_workers: bool = False) -> list[int]:
+    load, heavy, workers = [0] * n, SpaceSaving(10 * n), list[int]()
+    d, review = (n, inf) if all_workers else (min(2, n), 1)
+    for key in keys:
+        heavy.tally(key)
+        if heavy.seen >= review:
+            d = solve_choices(heavy, n)
+            review += min(review, 100 * n)
+        if heavy.sure(key) * 5 * n <= heavy.seen:
+            options = candidates(key, n, seed, 2)
+        else:
+            options = candidates(key, n, seed, d) if d < n else [*range(n)]
+        workers.append(argmin(options, lambda w: load[w]))
+        load[workers[-1]] += 1
+    return workers
+
+
+def w_choices(keys: list[int], n: int, seed: int) -> list[int]:
+    return d_choices(keys, n, seed, all_workers=True)
+
+
+class ExactKeys:
+    """The distinct keys of one worker: Holistic section 3.2.1."""
+
+    def __init__(self) -> None:
+        self.keys = set[int]()
+
+    def contains(self, key: int) -> bool:
+        return key in self.keys
+
+    def update(self, key: int) -> None:
+        self.keys.add(key)
+
+    def estimate(self) -> float:
+        return len(self.keys)
+
+
+class HyperLogLog:
+    """The distinct keys of one worker, roughly: Holistic section 3.2.2."""
+
+    def __init__(self) -> None:
+        self.registers = [0] * 4096
+
+    def _after(self, key: int) -> list[int]:
+        x = mix64(key)
+        register, rest = x >> 52, x & (2**52 - 1)
+        rank = 53 - rest.bit_length()
+        registers = self.registers.copy()
+        registers[register] = max(registers[register], rank)
+        return registers
+
+    def contains(self, key: int) -> bool:
+        return self.of(self._after(key)) == self.estimate()
+
+    def update(self, key: int) -> None:
+        self.registers = self._after(key)
+
+    def estimate(self) -> float:
+        return self.of(self.registers)
+
+    @staticmethod
+    def of(registers: list[int]) -> float:
+        raw = 0.7213 / (1 + 1.079 / 4096) * 4096 * 4096 / sum(0.5**register for register in registers)
+        zeros = registers.count(0)
+        return 4096 * log(4096 / zeros) if raw <= 2.5 * 4096 and zeros else raw
+
+
+def holistic(rule: str) -> Callable[..., list[int]]:
+    """Algorithms 1 to 5."""
+
+    def oracle(
+        keys: list[int], n: int, seed: int, choices: int = 2, cardinality: str = "exact", window: Window | None = None
+    ) -> list[int]:
+        structure = ExactKeys if cardinality == "exact" else HyperLogLog
+        load, known = [0] * n, [structure() for _ in range(n)]
+        workers, ends = list[int](), window.size if window else inf
+        for time, key in enumerate(keys):
+            if time >= ends:
+                assert window
+                load, known, ends = [0] * n, [structure() for _ in range(n)], ends + window.size
+            x, options = mixed(key, seed), candidates(key, n, seed, choices)
+            holders = [w for w in options if known[w].contains(x)]
+            cards = [k.estimate() for k in known] if rule == "lm" else []
+
+            def hybrid(w: int, load: list[int] = load, cards: list[float] = cards) -> float:
+                return 0.5 * scaled(w, [float(v) for v in load]) + 0.5 * scaled(w, cards)
+
+            if rule in ("am", "cam") and holders:
+                worker = holders[0]
+            elif rule == "lm":
+                worker = argmin(options, hybrid)
+            elif rule == "cam":
+                worker = argmin(options, lambda w, load=load: load[w])  # type: ignore[misc]
+            else:
+                worker = argmin(options, lambda w, known=known: known[w].estimate())  # type: ignore[misc]
+            if not (rule in ("am", "cam") and holders):
+                known[worker].update(x)
+            load[worker] += 1
+            workers.append(worker)
+        return workers
+
+    return oracle
+
+
+def scaled(worker: int, values: list[float]) -> float:
+    spread = max(values) - min(values)
+    return (values[worker] - min(values)) / spread if spread else 0.0
+
+
+def dagreedy(keys: list[int], n: int, seed: int, window: Window | None = None) -> list[int]:
+    size, slide, slides = (window.size, window.slide, window.slides) if window else (inf, inf, 1)
+    heavy = SpaceSaving(10 * n)
+    tuples: list[tuple[float, int]] = []  # slide, worker
+    held: list[tuple[float, int, int]] = []  # slide, tracked key, worker
+    tracked, workers = set[int](), list[int]()
+    for time, key in enumerate(keys):
+        if window and time and time % size == 0:
+            heavy.halve()
+        now = time // slide
+        tuples = [t for t in tuples if t[0] > now - slides]
+        held = [h for h in held if h[0] > now - slides]
+        heavy.tally(key)
+        for lost in {k for k in tracked if k not in heavy.keys}:
+            tracked.discard(lost)
+            held = [h for h in held if h[1] != lost]
+        load = [sum(t[1] == w for t in tuples) for w in range(n)]
+        worker = candidates(key, n, seed, 1)[0]
+        if heavy.sure(key) * 5 * n > heavy.seen:
+            if key not in tracked:
+                tracked.add(key)
+                if heavy.sure(key) > 1:
+                    held.append((now, key, worker))
+            holders = {h[2] for h in held if h[1] == key}
+            # 1/2 [holds] - 1/2 (load - mean) / mean, times 2 n mean, which is a whole number.
+            score = [len(tuples) * (w in holders) - n * load[w] for w in range(n)]
+            worker = score.index(max(score))
+        tuples.append((now, worker))
+        if key in tracked:
+            held.append((now, key, worker))
+        workers.append(worker)
+    return workers
+
+
+ORACLES: dict[str, Callable[..., list[int]]] = {
+    "hash": hash_,
+    "shuffle": shuffle,
+    "potc": potc,
+    "on_greedy": on_greedy,
+    "off_greedy": off_greedy,
+    "pkg": pkg,
+    "d_choices": d_choices,
+    "w_choices": w_choices,
+    "cm": holistic("cm"),
+    "am": holistic("am"),
+    "cam": holistic("cam"),
+    "lm": holistic("lm"),
+    "dagreedy": dagreedy,
+}
+
+
+def decide(name: str, keys: list[int], n_workers: int, seed: int, params: dict[str, Any]) -> list[int]:
+    return ORACLES[name](keys, n_workers, seed, **params)

@@ -1,0 +1,41 @@
+"""Every partitioner with its defaults, and those whose parameters change the code that runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+
+import numpy as np
+from skewless import Keys, Window
+from skewless.partitioners import ALL
+
+_MORE: list[tuple[str, dict[str, Any]]] = [
+    ("pkg", {"choices": 1}),
+    ("pkg", {"choices": 5}),
+    *((name, {"choices": 3, "window": Window(100)}) for name in ("cm", "am", "cam", "lm")),
+    *((name, {"cardinality": "hll"}) for name in ("cm", "am", "cam", "lm")),
+    ("am", {"cardinality": "hll", "window": Window(50, 10)}),
+    ("dagreedy", {"window": Window(100, 10)}),
+    ("dagreedy", {"window": Window(70)}),
+]
+
+VARIANTS = [
+    pytest.param(name, params, id=" ".join([name, *(f"{k}={v}" for k, v in params.items())]))
+    for name, params in [*((cls.name, {}) for cls in ALL), *_MORE]
+]
+
+
+def _keys(spec: tuple[int, list[int], list[int]]) -> Keys:
+    """Few or many different keys; some keys of the whole 64 bits among them."""
+    few, numbers, large = spec
+    return np.array([large[n % few] if n % few < len(large) else n % few for n in numbers], np.uint64)
+
+
+KEYS: st.SearchStrategy[Keys] = st.tuples(
+    st.sampled_from([1, 3, 40, 1000]),
+    st.lists(st.integers(0, 2**20), max_size=400),
+    st.lists(st.integers(0, 2**64 - 1), max_size=3),
+).map(_keys)
+N_WORKERS = st.sampled_from([1, 2, 3, 5, 16, 64, 65])
