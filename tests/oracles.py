@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf, log
+from math import gcd, inf, log
 from typing import Any
 
 from skewless import Window
@@ -22,12 +22,11 @@ def mixed(key: int, seed: int) -> int:
 
 
 def candidates(key: int, n: int, seed: int, choices: int) -> list[int]:
-    """Double hashing modulo the least prime >= n, without what is not a worker."""
-    prime = next(p for p in range(max(n, 2), 2 * n + 3) if all(p % d for d in range(2, p)))
+    """Double hashing: rounds of equal steps, each round starting one further than the one before."""
     x = mixed(key, seed)
-    first, step = (x >> 32) * n >> 32, 1 + ((x & 0xFFFFFFFF) * (prime - 1) >> 32)
-    orbit = [(first + j * step) % prime for j in range(prime)]
-    return [worker for worker in orbit if worker < n][:choices]
+    first, step = (x >> 32) * n >> 32, 1 + ((x & 0xFFFFFFFF) * (n - 1) >> 32)
+    a_round = n // gcd(n, step)
+    return [(first + j * step + j // a_round) % n for j in range(min(choices, n))]
 
 
 def argmin(options: list[int], cost: Callable[[int], float]) -> int:
@@ -100,7 +99,9 @@ class SpaceSaving:
 
 
 def solve_choices(heavy: SpaceSaving, n: int) -> int:
-    head = [heavy.sure(key) / heavy.seen for key in heavy.keys if key is not None and heavy.sure(key) * 5 * n > heavy.seen]
+    head = [
+        heavy.sure(key) / heavy.seen for key in heavy.keys if key is not None and heavy.sure(key) * 5 * n > heavy.seen
+    ]
     total = sum(head)
     head.sort(reverse=True)
 

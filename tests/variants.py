@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-import numpy as np
 from skewless import Keys, Window
 from skewless.partitioners import ALL
 

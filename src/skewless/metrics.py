@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,15 +121,15 @@ class Roughly(NamedTuple):
     overall: HyperLogLog
 
 
+Seen: TypeAlias = Exactly | Roughly
+
+
 def exactly(n_workers: int) -> Exactly:
     return Exactly(np.zeros(n_workers, np.int64), np.zeros(n_workers, np.int64), table(), table())
 
 
 def roughly(n_workers: int) -> Roughly:
     return Roughly(np.zeros(n_workers, np.int64), hyperloglog(n_workers), hyperloglog(1))
-
-
-Seen = TypeVar("Seen", Exactly, Roughly)
 
 
 def counted(seen: Seen, keys: Keys, workers: Workers) -> Seen:
@@ -148,7 +148,7 @@ def counted(seen: Seen, keys: Keys, workers: Workers) -> Seen:
     return seen
 
 
-def metrics(seen: Exactly | Roughly) -> Metrics:
+def metrics(seen: Seen) -> Metrics:
     """The measures of what was counted, as of now."""
     if isinstance(seen, Exactly):
         return Metrics(seen.load.copy(), seen.cardinality.copy(), int(seen.numbers.used[0]))

@@ -43,7 +43,9 @@ class Window:
         require(self.size >= 1, f"a window's size is at least 1, not {self.size}")
         if self.slide == 0:
             object.__setattr__(self, "slide", self.size)
-        require(1 <= self.slide <= self.size, f"a slide is between 1 and the window's size {self.size}, not {self.slide}")
+        require(
+            1 <= self.slide <= self.size, f"a slide is between 1 and the window's size {self.size}, not {self.slide}"
+        )
         require(
             self.slides <= MOST_SLIDES,
             f"a window of {self.size} with a slide of {self.slide} has {self.slides} slides; at most {MOST_SLIDES} "
@@ -79,9 +81,7 @@ class Partitioner(ABC, Generic[S, P]):
             if isinstance(given, bool) or not isinstance(given, (int, np.integer)):
                 raise TypeError(f"{field} is a whole number, not {given!r}")
         self.n_workers, self.seed = int(self.n_workers), int(self.seed)
-        require(
-            1 <= self.n_workers <= MOST_WORKERS, f"n_workers is between 1 and {MOST_WORKERS}, not {self.n_workers}"
-        )
+        require(1 <= self.n_workers <= MOST_WORKERS, f"n_workers is between 1 and {MOST_WORKERS}, not {self.n_workers}")
         require(0 <= self.seed < 2**64, f"seed is between 0 and 2**64 - 1, not {self.seed}")
         self._state = self.fresh()
 
@@ -205,14 +205,14 @@ def from_bytes(kind: type[Arrays], data: bytes) -> Arrays:
 
 
 def _leaves(state: tuple[Any, ...], path: str) -> list[tuple[str, NDArray[Any]]]:
-    leaves = []
+    leaves: list[tuple[str, NDArray[Any]]] = []
     for name, field in zip(type(state)._fields, state, strict=True):  # type: ignore[attr-defined]
         leaves += _leaves(field, f"{path}{name}.") if isinstance(field, tuple) else [(path + name, field)]
     return leaves
 
 
 def _rebuilt(kind: type[Arrays], archive: dict[str, NDArray[Any]], path: str) -> Arrays:
-    fields = []
+    fields: list[Any] = []
     for name, hint in get_type_hints(kind).items():
         if isinstance(hint, type) and issubclass(hint, tuple):
             fields.append(_rebuilt(hint, archive, f"{path}{name}."))

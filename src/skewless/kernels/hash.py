@@ -1,4 +1,4 @@
-"""From a key to its candidate workers: one 64-bit mix, then double hashing modulo a prime."""
+"""From a key to its candidate workers: one 64-bit mix, then double hashing."""
 
 from __future__ import annotations
 
@@ -12,28 +12,19 @@ from skewless.kernels import kernel
 U64 = np.uint64
 _30, _27, _31, _32 = U64(30), U64(27), U64(31), U64(32)
 _MIX1, _MIX2, _GOLDEN = U64(0xBF58476D1CE4E5B9), U64(0x94D049BB133111EB), U64(0x9E3779B97F4A7C15)
-_LOW = U64(0xFFFFFFFF)
 _ONE = U64(1)
 
 
 class Hasher(NamedTuple):
-    """Where keys may go: the salt of the seed, the number of workers and the least prime that is not below it."""
+    """Where keys may go: the salt of the seed, and the number of workers."""
 
     salt: NDArray[np.uint64]
     workers: NDArray[np.uint64]
-    prime: NDArray[np.uint64]
 
 
 def hasher(n_workers: int, seed: int) -> Hasher:
-    salt = int(mix64(U64((seed * int(_GOLDEN) + 1) % 2**64)))
-    return Hasher(np.array([salt], U64), np.array([n_workers], U64), np.array([_prime_from(n_workers)], U64))
-
-
-def _prime_from(n: int) -> int:
-    candidate = max(n, 2)
-    while any(candidate % divisor == 0 for divisor in range(2, int(candidate**0.5) + 1)):
-        candidate += 1
-    return candidate
+    salt = mix64(U64((seed * int(_GOLDEN) + 1) % 2**64))
+    return Hasher(np.array([salt], U64), np.array([n_workers], U64))
 
 
 @kernel
@@ -50,9 +41,12 @@ def below(x: np.uint64, n: np.uint64) -> np.uint64:
     return ((x >> _32) * n) >> _32
 
 
-# The candidates of a key are c0, c0 + step, c0 + 2 step, ... modulo the prime, leaving out what is not a worker. They
-# are distinct for any number of choices up to n_workers, need no memory, and balance as well as independent hash
-# functions do (Mitzenmacher, "Balanced allocations and double hashing", SPAA 2014). Candidate 0 is plain hashing.
+# The candidates of a key are c0, c0 + step, c0 + 2 step, ... modulo the number of workers n, where c0 is any worker and
+# step any number from 1 to n - 1. Where step and n share a factor, the walk comes back to where it started before it has
+# been everywhere; it then goes on one further. So the candidates are distinct for any number of choices up to n, the
+# first two are any two workers with equal probability, and nothing needs to be remembered. Double hashing balances as
+# well as independent hash functions (Mitzenmacher, "Balanced allocations and double hashing", SPAA 2014). Candidate 0
+# is plain hashing.
 
 
 @kernel
@@ -68,16 +62,18 @@ def first(h: Hasher, x: np.uint64) -> np.uint64:
 
 @kernel
 def stride(h: Hasher, x: np.uint64) -> np.uint64:
-    return _ONE + (((x & _LOW) * (h.prime[0] - _ONE)) >> _32)
+    return _ONE + below(x << _32, h.workers[0] - _ONE)
 
 
 @kernel
-def following(h: Hasher, candidate: np.uint64, step: np.uint64) -> np.uint64:
-    # x mod p for x < 2p is min(x, x - p) in wrapping arithmetic: the branch that it saves is a coin toss.
-    candidate = min(candidate + step, candidate + step - h.prime[0])
-    while candidate >= h.workers[0]:
-        candidate = min(candidate + step, candidate + step - h.prime[0])
-    return candidate
+def following(h: Hasher, candidate: np.uint64, start: np.uint64, step: np.uint64) -> tuple[np.uint64, np.uint64]:
+    """The next candidate, and where its round started (at first: candidate 0)."""
+    # x mod n for x < 2n is min(x, x - n) in wrapping arithmetic: the branch that it saves is a coin toss.
+    candidate = min(candidate + step, candidate + step - h.workers[0])
+    if candidate == start:
+        start = min(start + _ONE, start + _ONE - h.workers[0])
+        candidate = start
+    return candidate, start
 
 
 @kernel
@@ -86,7 +82,8 @@ def candidates(h: Hasher, keys: NDArray[np.uint64], out: NDArray[np.int32]) -> N
     for i in range(keys.size):
         x = mixed(h, keys[i])
         candidate, step = first(h, x), stride(h, x)
+        start = candidate
         out[i, 0] = candidate
         for j in range(1, out.shape[1]):
-            candidate = following(h, candidate, step)
+            candidate, start = following(h, candidate, start, step)
             out[i, j] = candidate

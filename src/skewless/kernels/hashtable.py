@@ -66,7 +66,7 @@ def full(t: Table) -> bool:
 def find(t: Table, key: np.uint64) -> np.uint64:
     """The slot of a key, or the free slot where it would go: t.slots[slot + 1] tells which."""
     last = np.uint64(t.slots.size - 1)
-    slot = (key >> t.shift[0]) << _1
+    slot: np.uint64 = (key >> t.shift[0]) << _1
     while t.slots[slot] != key and t.slots[slot + _1] != _0:
         slot = (slot + _1 + _1) & last
     # A free slot may hold the key 0 or what was removed: only its value counts.

@@ -117,8 +117,10 @@ REGISTERS = 4096  # as in the Holistic paper, section 5.1: a standard error of 1
 _INDEX_BITS = np.uint64(12)
 _RAW = 0.7213 / (1 + 1.079 / REGISTERS) * REGISTERS * REGISTERS
 # Linear counting for small cardinalities, by the number of registers that are still 0.
-_LINEAR: NDArray[np.float64] = np.array([np.inf] + [REGISTERS * log(REGISTERS / zeros) for zeros in range(1, REGISTERS + 1)])
-_HALVES: NDArray[np.float64] = 0.5 ** np.arange(64)
+_LINEAR: NDArray[np.float64] = np.array(
+    [np.inf] + [REGISTERS * log(REGISTERS / zeros) for zeros in range(1, REGISTERS + 1)]
+)
+_HALVES: NDArray[np.float64] = np.power(0.5, np.arange(64), dtype=np.float64)
 
 
 class HyperLogLog(NamedTuple):
@@ -158,7 +160,7 @@ def estimate(zeros: int, harmonic: float) -> float:
 
 
 @kernel
-def contains(s: HyperLogLog, worker: int, register: np.uint64, rank: np.uint8) -> bool:
+def contains(s: HyperLogLog, worker: int | np.uint64, register: np.uint64, rank: np.uint8) -> bool:
     """Holistic section 3.2.2: a trial update that leaves the estimate as it is means, optimistically, a known key."""
     old = s.registers[worker, register]
     if rank <= old:
@@ -169,7 +171,7 @@ def contains(s: HyperLogLog, worker: int, register: np.uint64, rank: np.uint8) -
 
 
 @kernel
-def update(s: HyperLogLog, worker: int, register: np.uint64, rank: np.uint8) -> bool:
+def update(s: HyperLogLog, worker: int | np.uint64, register: np.uint64, rank: np.uint8) -> bool:
     """Add a key to a worker; whether anything changed."""
     old = s.registers[worker, register]
     if rank <= old:

@@ -19,7 +19,7 @@ def tumbling(size: int) -> NDArray[np.int64]:
 
 
 @kernel
-def ended(clock: NDArray[np.int64], time: int) -> bool:
+def ended(clock: NDArray[np.int64], time: int | np.int64) -> bool:
     """Whether `time` is past the window at hand (which then becomes the one that holds `time`)."""
     if time < clock[2]:
         return False
@@ -70,7 +70,7 @@ def widened(old: SlidingWindow, n_keys: int) -> SlidingWindow:
 
 
 @kernel
-def advance(w: SlidingWindow, time: int) -> int:
+def advance(w: SlidingWindow, time: int | np.int64) -> int:
     """Let the slides up to `time` begin; how many did. A late tuple belongs to the present slide."""
     slide = time // w.clock[1]
     if w.clock[2] == _BEFORE:

@@ -37,6 +37,11 @@ def named(name: str) -> type[Partitioner[Any, Any]]:
     raise ValueError(f"there is no partitioner {name!r}; there are {', '.join(cls.name for cls in ALL)}")
 
 
+def summary(cls: type[Partitioner[Any, Any]]) -> str:
+    """The first line of a class's documentation."""
+    return (cls.__doc__ or "").strip().splitlines()[0]
+
+
 def parameters(cls: type[Partitioner[Any, Any]]) -> dict[str, Any]:
     """The parameters of a class besides n_workers and seed, with their defaults."""
     return {field.name: field.default for field in fields(cls) if field.name not in ("n_workers", "seed")}

@@ -42,15 +42,20 @@ class DaGreedy(Partitioner[Affine, Never]):
 
     window: what counts as held and as load; None: everything since the beginning.
 
-    >>> import numpy as np, skewless
-    >>> skewless.partitioner("dagreedy", 4).route(np.zeros(10, np.uint64)).tolist()
-    [0, 0, 1, 1, 2, 2, 3, 3, 0, 0]
+    >>> import skewless
+    >>> keys = skewless.streams.zipf(100_000, keys=10_000, exponent=1.5)
+    >>> for name in ("hash", "dagreedy"):
+    ...     m = skewless.measure(keys, skewless.partitioner(name, 16).route(keys), 16)
+    ...     print(name, round(m.imbalance_ratio, 2), m.keys, m.fragments)
+    hash 6.54 2285 2285
+    dagreedy 1.16 2285 2312
 
     Pacaci, Ozsu: Distribution-aware stream partitioning for distributed stream processing systems. BeyondMR 2018.
 
     Departures from the paper: the head is that of `d_choices` (a share above 1 / (5 n), SpaceSaving), with frequencies
-    halved after each window. A key that turns hot is taken to be held by its hash worker till then. Scores are compared exactly, in whole numbers; ties go to the lowest worker. The best
-    worker is either the emptiest holder or the emptiest of all: no need to score each of them.
+    halved after each window. A key that turns hot is taken to be held by its hash worker till then. Scores are
+    compared exactly, in whole numbers; ties go to the lowest worker. The best worker is either the emptiest holder or
+    the emptiest of all: no need to score each of them.
     """
 
     name: ClassVar[str] = "dagreedy"

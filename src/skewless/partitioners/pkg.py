@@ -39,9 +39,9 @@ class Pkg(Partitioner[Balanced, Loads]):
     >>> import numpy as np, skewless
     >>> p = skewless.partitioner("pkg", 4)
     >>> p.candidates(np.array([7], np.uint64)).tolist()
-    [[2, 0]]
+    [[3, 0]]
     >>> p.route(np.array([7, 7, 7, 7, 8], np.uint64)).tolist()
-    [2, 0, 2, 0, 1]
+    [3, 0, 3, 0, 1]
 
     Nasir, De Francisci Morales, Garcia-Soriano, Kourtellis, Serafini: The power of both choices. ICDE 2015.
 
@@ -71,7 +71,7 @@ class Pkg(Partitioner[Balanced, Loads]):
         self.run(_pkg, keys, NO_TIMES, workers)
 
     def merge(self, snapshots: Sequence[Balanced]) -> Loads:
-        return Loads(np.sum([s.load - s.others for s in snapshots], axis=0, dtype=np.int64))
+        return Loads(np.stack([s.load - s.others for s in snapshots]).sum(axis=0))
 
     def adopt(self, policy: Loads) -> None:
         own = self._state.load - self._state.others
@@ -87,9 +87,9 @@ class Pkg(Partitioner[Balanced, Loads]):
 def least_loaded(h: Hasher, load: NDArray[np.int64], x: np.uint64, choices: int) -> np.uint64:
     """P_t(k) = argmin L_i(t) over the candidates of k (PKG section IV), the first of them on ties."""
     best = first(h, x)
-    candidate, step = best, stride(h, x)
+    candidate, start, step = best, best, stride(h, x)
     for _ in range(1, choices):
-        candidate = following(h, candidate, step)
+        candidate, start = following(h, candidate, start, step)
         if load[candidate] < load[best]:
             best = candidate
     return best

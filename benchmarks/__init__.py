@@ -1,0 +1,1 @@
+"""Speed, as ratios to a peer in the same run: interleaved, medians."""

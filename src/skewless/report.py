@@ -1,0 +1,121 @@
+"""Simulations side by side, as a table for the terminal, records for machines and a picture for the browser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skewless.partitioner import Keys, Partitioner
+from skewless.simulate import Record, simulate
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+    from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Run:
+    """One partitioner on one stream."""
+
+    name: str
+    records: tuple[Record, ...]
+
+    @property
+    def last(self) -> Record:
+        return self.records[-1]
+
+    @property
+    def ns_per_tuple(self) -> float:
+        """The median batch: a shared machine spoils some of them."""
+        return median(record.ns_per_tuple for record in self.records)
+
+
+def compare(
+    partitioners: Sequence[tuple[str, Partitioner[Any, Any]]],
+    keys: Keys,
+    progress: Callable[[str, int], None],
+    **options: Any,
+) -> list[Run]:
+    """Simulate each on the same keys, best first: by imbalance, then fragments, then speed.
+
+    options are those of `simulate`; progress is told the name and the number of tuples done since the last call.
+    """
+    runs = []
+    for name, partitioner in partitioners:
+        progress(name, 0)
+        _compile(partitioner, keys)
+        records: list[Record] = []
+        for record in simulate(partitioner, keys, **options):
+            progress(name, record.tuples - (records[-1].tuples if records else 0))
+            records.append(record)
+        runs.append(Run(name, tuple(records)))
+    return sorted(runs, key=lambda run: (run.last.imbalance, run.last.fragments, run.ns_per_tuple))
+
+
+def _compile(partitioner: Partitioner[Any, Any], keys: Keys) -> None:
+    """Have its kernels compiled before they are timed."""
+    spare = deepcopy(partitioner)
+    spare.observe(keys[:1])
+    spare.route(keys[:1], np.zeros(1, np.int64))
+
+
+def as_table(runs: Sequence[Run]) -> Table:
+    from rich.table import Table
+
+    table = Table(
+        caption="Best balance first; 1 fragment a key: whole keys.\n"
+        "Planners plan anew with every batch: their keys move.",
+        caption_justify="left",
+    )
+    table.add_column("partitioner", style="bold")
+    for column in ("imbalance", "max / mean", "fragments", "a key", "ns a tuple"):
+        table.add_column(column, justify="right")
+    for run in runs:
+        last = run.last
+        table.add_row(
+            run.name,
+            f"{last.imbalance:,.1f}",
+            f"{last.imbalance_ratio:.3f}",
+            f"{last.fragments:,}",
+            f"{last.key_split_ratio:.2f}",
+            f"{run.ns_per_tuple:.1f}",
+        )
+    return table
+
+
+def as_records(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Plain numbers and lists, a dict a record."""
+    return [
+        {"partitioner": run.name, **asdict(record), "load": record.load.tolist()}
+        for run in runs
+        for record in run.records
+    ]
+
+
+def as_figure(runs: Sequence[Run], title: str) -> Figure:
+    """Imbalance over time, as PKG's figure 3 has it, and what it costs in fragments."""
+    from plotly.colors import qualitative
+    from plotly.subplots import make_subplots
+
+    titles = ("Imbalance: (max - mean) / tuples", "Fragments per key")
+    figure = make_subplots(rows=1, cols=2, horizontal_spacing=0.09, subplot_titles=titles)
+    colors = qualitative.Dark24
+    for number, run in enumerate(runs):
+        at = [record.tuples for record in run.records]
+        style = {"color": colors[number % len(colors)], "width": 2}
+        # A logarithmic axis has no 0: show a perfect balance as half a tuple off.
+        imbalance = [max(record.imbalance, 0.5) / record.load.sum() for record in run.records]
+        figure.add_scatter(x=at, y=imbalance, name=run.name, legendgroup=run.name, line=style, row=1, col=1)
+        split = [record.key_split_ratio for record in run.records]
+        figure.add_scatter(
+            x=at, y=split, name=run.name, legendgroup=run.name, showlegend=False, line=style, row=1, col=2
+        )
+    figure.update_xaxes(title_text="tuples")
+    figure.update_yaxes(type="log", exponentformat="power", dtick=1, row=1, col=1)
+    figure.update_layout(title=title, template="plotly_white", hovermode="x unified", font_size=14)
+    return figure
