@@ -15,7 +15,7 @@ A single worker fed by a Poisson stream is the M/D/1 queue, whose mean wait is k
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Literal
 
@@ -125,7 +125,7 @@ class _Demand:
 
 
 def _demand(keys: Keys, workers: Workers, arrival: NDArray[np.float64], n_workers: int, cluster: Cluster) -> _Demand:
-    n_flushes = int(arrival[-1] / cluster.flush_every)
+    n_flushes = int(arrival[-1] / cluster.flush_every)  # 0 if never
     ends = np.append(np.searchsorted(arrival, cluster.flush_every * np.arange(1, n_flushes + 1)), keys.size)
     counters = np.zeros((ends.size, n_workers), np.int64)
     partials = np.zeros((ends.size, cluster.reducers), np.int64)
@@ -154,13 +154,15 @@ def _sustainable(keys: Keys, workers: Workers, arrival: NDArray[np.float64], n_w
     The faster tuples come, the more of them share a counter before it is flushed: the demand per tuple depends on the
     rate, so the rate that follows from it is sought by repetition.
     """
-    rate = keys.size / arrival[-1] if arrival[-1] > 0 else 1.0
+    never = replace(cluster, flush_every=inf)
+    least = _demand(keys, workers, arrival, n_workers, never).seconds_per_tuple
+    if cluster.flush_every == inf or least == 0:
+        return 1 / least if least else inf
+    rate = 1 / least
     for _ in range(50):
         seconds = _demand(keys, workers, arrival / rate, n_workers, cluster).seconds_per_tuple
-        if seconds == 0:
-            return inf
-        if cluster.flush_every == inf or abs(rate * seconds - 1) < 1e-3:
-            return 1 / seconds
+        if abs(rate * seconds - 1) < 1e-3:
+            break
         rate = (rate + 1 / seconds) / 2
     return rate
 

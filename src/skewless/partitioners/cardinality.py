@@ -214,13 +214,15 @@ def _decide(s: Costs, x: np.uint64, held: np.uint64) -> tuple[int, np.uint64]:
 @kernel
 def _add_tuple(s: Costs, worker: np.uint64) -> None:
     s.load[worker] += 1
-    s.most[0] = max(s.most[0], float(s.load[worker]))
+    if s.load[worker] > s.most[0]:
+        s.most[0] = s.load[worker]
 
 
 @kernel
 def _add_key(s: Costs, worker: np.uint64, cardinality: float) -> None:
     s.cardinality[worker] = cardinality
-    s.most[1] = max(s.most[1], cardinality)
+    if cardinality > s.most[1]:
+        s.most[1] = cardinality
 
 
 @kernel

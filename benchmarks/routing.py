@@ -1,0 +1,131 @@
+"""How fast partitioners decide, as ratios to our own hash in the same run, against the bounds we hold ourselves to.
+
+Every round times each partitioner once, for each number of workers, on the same tuples; a ratio is the median over the
+rounds of (its time / hash's time in that round), so that a slow moment of a shared machine does not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+from collections.abc import Iterator
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from skewless import Keys, Partitioner, partitioner, simulate, streams
+from skewless.coordinate import exchange
+from skewless.partitioners import ALL
+
+N_KEYS, TUPLES, ROUNDS = 100_000, 1_000_000, 7
+EXPONENTS, N_WORKERS = (0.0, 1.0, 1.5), (16, 64, 1024)
+BOUNDS = {"pkg": 8, "potc": 12, "am": 12, "cam": 12, "cm": 30, "lm": 30, "d_choices": 25, "dagreedy": 50}  # at n = 64
+FLAT = {"pkg": 1.5, "cam": 1.5}  # the time at n = 1024 over that at n = 16
+EXTRA: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("cm", {"cardinality": "hll"}),
+    ("am", {"cardinality": "hll"}),
+    ("pkg", {"choices": 5}),
+)
+
+
+def contenders(n_workers: int, keys: Keys) -> dict[str, Partitioner[Any, Any]]:
+    """All of them, compiled and past their first batch (tables grown, plans made)."""
+    found = {cls.name: partitioner(cls.name, n_workers) for cls in ALL}
+    for name, params in EXTRA:
+        found[f"{name} {' '.join(map(str, params.values()))}"] = partitioner(name, n_workers, **params)
+    for p in found.values():
+        if p.plans_ahead:
+            p.observe(keys)
+            exchange([p])
+        p.route(keys)
+    return found
+
+
+def timed(keys: Keys) -> dict[tuple[str, int], list[float]]:
+    """Seconds in each round, by name and number of workers; all take turns."""
+    found = {(name, n): p for n in N_WORKERS for name, p in contenders(n, keys).items()}
+    seconds: dict[tuple[str, int], list[float]] = {contender: [] for contender in found}
+    for _ in range(ROUNDS):
+        for contender, p in found.items():
+            began = perf_counter()
+            p.route(keys)
+            seconds[contender].append(perf_counter() - began)
+    return seconds
+
+
+def ratio(seconds: list[float], others: list[float]) -> float:
+    return median(mine / other for mine, other in zip(seconds, others, strict=True))
+
+
+def routing() -> bool:
+    """Print the table; whether all bounds are kept."""
+    found = {
+        exponent: timed(streams.zipf(TUPLES, N_KEYS, exponent))
+        for exponent in track(EXPONENTS, "timing", console=Console(stderr=True), transient=True)
+    }
+    table = Table(title=f"ns a tuple (x hash); {N_KEYS:,} keys, {TUPLES:,} tuples, median of {ROUNDS} rounds")
+    table.add_column("partitioner", style="bold")
+    for exponent in EXPONENTS:
+        for n in N_WORKERS:
+            table.add_column(f"Zipf {exponent:g}\nn = {n}", justify="right")
+    table.add_column("bound at\nn = 64", justify="right")
+    broken = []
+    for name in dict.fromkeys(name for name, _ in found[EXPONENTS[0]]):
+        cells, worst = [], 0.0
+        for exponent in EXPONENTS:
+            for n in N_WORKERS:
+                mine = found[exponent][name, n]
+                times = ratio(mine, found[exponent]["hash", n])
+                worst = max(worst, times if n == 64 else 0.0)
+                cells.append(f"{1e9 * median(mine) / TUPLES:.1f}\n({times:.1f}x)")
+        if name in BOUNDS and worst > BOUNDS[name]:
+            broken.append(f"{name} takes {worst:.1f} x hash at n = 64, more than {BOUNDS[name]} x")
+        table.add_row(name, *cells, f"{BOUNDS[name]}x" if name in BOUNDS else "")
+    Console(width=140).print(table)
+    for name, bound in FLAT.items():
+        for exponent in EXPONENTS:
+            growth = ratio(found[exponent][name, 1024], found[exponent][name, 16])
+            print(f"{name} at n = 1024 over n = 16, Zipf {exponent:g}: {growth:.2f} x (at most {bound} x)")
+            if growth > bound:
+                broken.append(f"{name} grows by {growth:.2f} x from 16 to 1024 workers, more than {bound} x")
+    print("\n".join(broken) if broken else "all bounds are kept")
+    return not broken
+
+
+def a_billion_tuples() -> None:
+    """10^9 tuples over 10^4 workers with pkg, in pieces: memory must not follow the length."""
+    total, piece = 10**9, 5_000_000
+
+    def pieces() -> Iterator[Keys]:
+        for start in track(range(0, total, piece), "10^9 tuples", console=Console(stderr=True), transient=True):
+            yield streams.zipf(piece, N_KEYS, 1.0, start=start)
+
+    began = perf_counter()
+    memory = []
+    for record in simulate(partitioner("pkg", 10_000), pieces(), cardinality="hll", batch=piece):
+        memory.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        last = record
+    print(
+        f"{last.tuples:,} tuples over 10,000 workers with pkg: {perf_counter() - began:.0f} s, "
+        f"max / mean {last.imbalance_ratio:.2f}, about {last.fragments:,} fragments; "
+        f"peak memory {memory[9]:.0f} MB after 5 %, {memory[-1]:.0f} MB at the end"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--long", action="store_true", help="also route 10^9 tuples over 10^4 workers (minutes)")
+    long = parser.parse_args().long
+    kept = routing()
+    if long:
+        a_billion_tuples()
+    sys.exit(0 if kept else 1)
+
+
+if __name__ == "__main__":
+    main()

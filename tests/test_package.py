@@ -1,0 +1,76 @@
+"""What importing costs, and what the documents promise."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.readme import MARKS, generated
+
+ROOT = Path(__file__).parent.parent
+
+
+def python(code: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env={**os.environ, **environment}
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_import_is_light() -> None:
+    """Neither Spark nor plotting nor pyarrow is loaded, and nothing is compiled."""
+    code = """
+import sys, json, numba
+from numba.core import event
+compiled = []
+class Heard(event.Listener):
+    def on_start(self, event): compiled.append(str(event.data))
+    def on_end(self, event): pass
+event.register("numba:compile", Heard())
+import skewless
+heavy = ("pyspark", "pandas", "plotly", "typer", "rich", "pyarrow", "fastapi", "skewless.testing")
+print(json.dumps([[name for name in heavy if name in sys.modules], compiled]))
+"""
+    assert json.loads(python(code)) == [[], []]
+
+
+@pytest.mark.compiled
+def test_a_second_process_finds_the_kernels_on_disk(tmp_path: Path) -> None:
+    code = """
+import numpy as np, skewless
+from skewless.partitioners import choices
+skewless.partitioner("d_choices", 4).route(np.zeros(10, np.uint64))
+stats = choices._choose.stats
+print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
+"""
+    assert [python(code, NUMBA_CACHE_DIR=str(tmp_path)).split() for _ in range(2)] == [["0", "1"], ["1", "0"]]
+
+
+@pytest.mark.compiled
+def test_a_read_only_installation_without_a_cache_works() -> None:
+    code = """
+import numpy as np, numba.core.caching as caching
+caching.CacheImpl._locator_classes = []
+import skewless
+print(skewless.partitioner("pkg", 4).route(np.zeros(4, np.uint64)).size)
+"""
+    assert python(code).split() == ["4"]
+
+
+def test_the_generated_part_of_the_readme_is_up_to_date() -> None:
+    text = (ROOT / "README.md").read_text()
+    start, end = MARKS
+    assert text[text.index(start) + len(start) : text.index(end)].strip() == generated().strip(), "run make docs"
+
+
+def test_the_readme_runs() -> None:
+    blocks = (ROOT / "README.md").read_text().split("```python\n")[1:]
+    assert blocks
+    for block in blocks:
+        python(block.split("```")[0])
