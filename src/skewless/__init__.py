@@ -3,6 +3,8 @@
 A map of the package, each part built on those above it:
 
     kernels/        compiled building blocks: hashing, hash table, sketches, windows
+    arrays          key hashes, times and workers at the border
+    table           RoutingTable: what a partitioner has learned, as Spark will run it
     partitioner     the contract: Partitioner, Window
     partitioners/   the algorithms, one tuple ALL
     metrics         how good a partitioning is, with the papers' equations
@@ -15,10 +17,12 @@ A map of the package, each part built on those above it:
 """
 
 from skewless import partitioners, streams
+from skewless.arrays import Keys, Times, Workers, from_bytes, to_bytes
 from skewless.metrics import Metrics, measure
-from skewless.partitioner import Keys, Partitioner, Times, Window, Workers, from_bytes, to_bytes
+from skewless.partitioner import Partitioner, Window
 from skewless.partitioners import partitioner
 from skewless.simulate import Record, simulate
+from skewless.table import RoutingTable
 
 __version__ = "0.1.0"
 
@@ -27,6 +31,7 @@ __all__ = [
     "Metrics",
     "Partitioner",
     "Record",
+    "RoutingTable",
     "Times",
     "Window",
     "Workers",

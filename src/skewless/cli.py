@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import numpy as np
 
 from skewless import partitioners, streams
-from skewless.partitioner import Keys, Partitioner, Window, require
+from skewless.arrays import Keys, require
+from skewless.partitioner import Partitioner, Window
 from skewless.partitioners import ALL, named, parameters, partitioner
 from skewless.report import as_figure, as_records, as_table, compare
 

@@ -22,9 +22,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from skewless.arrays import Keys, Workers, require
 from skewless.kernels import kernel
 from skewless.metrics import measure
-from skewless.partitioner import Keys, Partitioner, Workers, require
+from skewless.partitioner import Partitioner
 from skewless.partitioners.baselines import Hash
 
 

@@ -9,11 +9,11 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from skewless.arrays import Keys, Workers, checked, require
 from skewless.kernels import kernel
 from skewless.kernels.hash import mix64
 from skewless.kernels.hashtable import Table, find, full, grown, put, table
 from skewless.kernels.sketch import HyperLogLog, estimate, hll_cell, hyperloglog, update
-from skewless.partitioner import Keys, Workers, checked, require
 from skewless.partitioners.baselines import Hash
 
 _0, _1 = np.uint64(0), np.uint64(1)

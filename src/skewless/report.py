@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skewless.partitioner import Keys, Partitioner
+from skewless.arrays import Keys
+from skewless.partitioner import Partitioner
 from skewless.simulate import Record, simulate
 
 if TYPE_CHECKING:

@@ -12,9 +12,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from skewless.arrays import Keys, Workers, require
 from skewless.coordinate import exchange
 from skewless.metrics import counted, exactly, measure, metrics, roughly
-from skewless.partitioner import Keys, Partitioner, Window, Workers, require
+from skewless.partitioner import Partitioner, Window
 from skewless.partitioners.baselines import Hash
 
 BATCH = 100_000

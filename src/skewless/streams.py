@@ -12,9 +12,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from skewless.arrays import Keys, Workers, require
 from skewless.kernels import kernel
 from skewless.kernels.hash import below, mix64
-from skewless.partitioner import Keys, Workers, require
 
 if TYPE_CHECKING:
     import pyarrow as pa

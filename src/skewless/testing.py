@@ -8,9 +8,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from skewless import streams
+from skewless.arrays import Keys, from_bytes, n_bytes, to_bytes
 from skewless.coordinate import exchange
-from skewless.partitioner import Keys, Partitioner, from_bytes, n_bytes, to_bytes
+from skewless.partitioner import Partitioner
 from skewless.partitioners.baselines import Hash
+from skewless.table import RoutingTable
 
 AnyPartitioner: TypeAlias = Partitioner[Any, Any]
 New: TypeAlias = Callable[[int], AnyPartitioner]  # n_workers -> a fresh partitioner, always with the same parameters
@@ -192,6 +194,17 @@ def planners_begin_like_hash(new: New, n_workers: int, keys: Keys) -> None:
         _hold(np.array_equal(partitioner.route(keys), hashed), "a planner without a plan does not hash")
 
 
+def its_table_does_likewise(new: New, n_workers: int, keys: Keys) -> None:
+    partitioner = _ready(new, n_workers, keys)
+    before = to_bytes(partitioner.snapshot())
+    table = partitioner.table(keys)
+    _hold(to_bytes(partitioner.snapshot()) == before, "making a table changed the partitioner")
+    _hold(table.n_workers == n_workers, f"its table is for {table.n_workers} workers")
+    _hold(partitioner.splits_keys or not table.splits_keys, "it keeps keys whole, but its table splits them")
+    again = RoutingTable.from_json(table.to_json())
+    _hold(np.array_equal(again.route(keys), table.route(keys)), "its table differs after JSON and back")
+
+
 LAWS: tuple[Law, ...] = (
     each_tuple_gets_one_worker,
     chunking_changes_nothing,
@@ -206,4 +219,5 @@ LAWS: tuple[Law, ...] = (
     memory_stays_within_its_bound,
     choices_are_among_distinct_candidates,
     planners_begin_like_hash,
+    its_table_does_likewise,
 )

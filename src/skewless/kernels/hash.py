@@ -87,3 +87,19 @@ def candidates(h: Hasher, keys: NDArray[np.uint64], out: NDArray[np.int32]) -> N
         for j in range(1, out.shape[1]):
             candidate, start = following(h, candidate, start, step)
             out[i, j] = candidate
+
+
+_X1, _X2, _X3 = U64(0x9E3779B185EBCA87), U64(0xC2B2AE3D27D4EB4F), U64(0x165667B19E3779F9)
+_X4, _START = U64(0x85EBCA77C2B2AE63), U64((42 + 0x27D4EB2F165667C5 + 8) % 2**64)
+_37, _33, _29 = U64(37), U64(33), U64(29)
+
+
+@kernel
+def spark_hash(x: np.uint64) -> np.uint64:
+    """xxhash64 of eight bytes with seed 42: what Spark's `xxhash64` gives for a bigint, and so can compute natively."""
+    x *= _X2
+    h = _START ^ (((x << _31) | (x >> _33)) * _X1)
+    h = ((h << _27) | (h >> _37)) * _X1 + _X4
+    h = (h ^ (h >> _33)) * _X2
+    h = (h ^ (h >> _29)) * _X3
+    return h ^ (h >> _32)

@@ -9,11 +9,12 @@ from typing import ClassVar, NamedTuple, Never
 import numpy as np
 from numpy.typing import NDArray
 
+from skewless.arrays import Keys, Times, Workers, checked, n_bytes
 from skewless.kernels import hashtable, kernel
 from skewless.kernels.hash import Hasher, candidates, first, following, hasher, mixed, stride
 from skewless.kernels.hashtable import Table
 from skewless.kernels.lowest import Floor, floor, lowered, lowest
-from skewless.partitioner import NO_TIMES, Keys, Partitioner, Times, Workers, checked, n_bytes
+from skewless.partitioner import NO_TIMES, Partitioner
 
 _0, _1 = np.uint64(0), np.uint64(1)
 

@@ -8,13 +8,14 @@ from typing import Any, ClassVar, Literal, NamedTuple, Never
 import numpy as np
 from numpy.typing import NDArray
 
+from skewless.arrays import Keys, Times, Workers, checked, n_bytes, require
 from skewless.kernels import bits, hashtable, kernel, sketch
 from skewless.kernels.hash import Hasher, candidates, first, following, hasher, mixed, stride
 from skewless.kernels.hashtable import Table
 from skewless.kernels.lowest import Floor, floor, lowered, lowest
 from skewless.kernels.sketch import HyperLogLog, hyperloglog
 from skewless.kernels.window import NEVER, ended, tumbling
-from skewless.partitioner import NO_TIMES, Keys, Partitioner, Times, Window, Workers, checked, n_bytes, require, ticking
+from skewless.partitioner import NO_TIMES, Partitioner, Window, ticking
 
 _0, _1 = np.uint64(0), np.uint64(1)
 MOST_CHOICES = 63  # one bit of a table's value per candidate

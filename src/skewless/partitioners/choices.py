@@ -9,11 +9,12 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from skewless.arrays import Keys, Times, Workers
 from skewless.kernels import kernel
 from skewless.kernels.hash import Hasher, first, following, hasher, mixed, stride
 from skewless.kernels.lowest import Floor, floor, lowered, lowest
 from skewless.kernels.sketch import SpaceSaving, space_saving, sure, tally
-from skewless.partitioner import NO_TIMES, Keys, Partitioner, Times, Workers
+from skewless.partitioner import NO_TIMES, Partitioner
 from skewless.partitioners.pkg import Loads, least_loaded
 
 COUNTERS_PER_WORKER = 10  # with fewer, the head test calls too much of the tail hot

@@ -8,13 +8,14 @@ from typing import ClassVar, NamedTuple, Never
 import numpy as np
 from numpy.typing import NDArray
 
+from skewless.arrays import Keys, Times, Workers, n_bytes
 from skewless.kernels import bits, kernel
 from skewless.kernels import window as windows
 from skewless.kernels.hash import Hasher, first, hasher, mixed
 from skewless.kernels.lowest import Floor, floor, lowered, lowest
 from skewless.kernels.sketch import SpaceSaving, halve, space_saving, sure, tally
 from skewless.kernels.window import NEVER, SlidingWindow, sliding_window, tumbling, widened
-from skewless.partitioner import NO_TIMES, Keys, Partitioner, Times, Window, Workers, n_bytes, ticking
+from skewless.partitioner import NO_TIMES, Partitioner, Window, ticking
 from skewless.partitioners.choices import COUNTERS_PER_WORKER, in_head
 
 

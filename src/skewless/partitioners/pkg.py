@@ -9,9 +9,10 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from skewless.arrays import Keys, Times, Workers, checked, require
 from skewless.kernels import kernel
 from skewless.kernels.hash import Hasher, candidates, first, following, hasher, mixed, stride
-from skewless.partitioner import NO_TIMES, Keys, Partitioner, Times, Workers, checked, require
+from skewless.partitioner import NO_TIMES, Partitioner
 
 
 class Balanced(NamedTuple):

@@ -1,0 +1,380 @@
+"""A routing table: what a partitioner has learned, in a form that Spark runs natively."""
+
+from __future__ import annotations
+
+import heapq
+import json
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skewless.arrays import MOST_WORKERS, Keys, Workers, checked, require
+from skewless.kernels import hashtable, kernel
+from skewless.kernels.hash import below, spark_hash
+from skewless.kernels.hashtable import Table
+
+FORMAT = 1
+HOSTS_PER_WORKER = 64
+WHOLE = 2**32  # the parts of a key sum to this: a 32-bit coin decides
+HOT = 10  # a key is worth an entry of its own when its share is above 1 / (10 n)
+_0, _1 = np.uint64(0), np.uint64(1)
+
+
+class _Compiled(NamedTuple):
+    """What `route` looks up: two array reads for a tail key, a few more for a hot one."""
+
+    hosts: NDArray[np.int32]
+    keys: Table  # spark_hash(key) -> its number + 1
+    starts: NDArray[np.int64]
+    workers: NDArray[np.int32]
+    aliases: NDArray[np.int32]
+    accept: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class RoutingTable:
+    """Hot keys with the workers that share them, and hosts, which are hash buckets, for all other keys.
+
+    A tail key goes to hosts[spark_hash(key) mod H]. The row of a hot key throws a coin that is the hash of the row's
+    ordinal, never the ordinal itself, which periodic data would defeat; each worker gets its part of WHOLE. So routing
+    is a function of (row, table), the same in Python and in Spark. `version` tells tables of one stream apart.
+    """
+
+    n_workers: int
+    hosts: NDArray[np.int32]  # a power of two of them, at least 64 a worker
+    keys: Keys  # hot, ascending
+    starts: NDArray[np.int64]  # the fragments of keys[i] are number starts[i] to starts[i + 1]
+    workers: NDArray[np.int32]  # of each fragment
+    parts: NDArray[np.int64]  # of each fragment, out of WHOLE
+    version: int = 0
+
+    def __post_init__(self) -> None:
+        n, size = self.n_workers, self.hosts.size
+        require(1 <= n <= MOST_WORKERS, f"n_workers is between 1 and {MOST_WORKERS}, not {n}")
+        require(size & (size - 1) == 0, f"the number of hosts is a power of two, not {size}")
+        require(size >= HOSTS_PER_WORKER * n, f"{n} workers need at least {HOSTS_PER_WORKER * n} hosts, not {size}")
+        require(bool(np.all(self.keys[1:] > self.keys[:-1])), "the hot keys of a table are ascending and distinct")
+        lengths = np.diff(self.starts)
+        require(self.starts.size == self.keys.size + 1 and self.starts[0] == 0, "starts has one entry a key, and one")
+        require(bool(np.all(lengths >= 1)) and self.starts[-1] == self.workers.size, "every hot key has a worker")
+        for places in (self.hosts, self.workers):
+            within = places.size == 0 or (int(places.min()) >= 0 and int(places.max()) < n)
+            require(within, f"the workers of a table are numbered from 0 to {n - 1}")
+        sums = np.add.reduceat(self.parts, self.starts[:-1]) if self.keys.size else np.empty(0, np.int64)
+        require(bool(np.all(self.parts > 0)) and bool(np.all(sums == WHOLE)), f"the parts of a key sum to {WHOLE}")
+
+    @classmethod
+    def hashed(cls, n_workers: int) -> Self:
+        """No hot keys, and as many hosts for each worker: plain hashing.
+
+        >>> import numpy as np
+        >>> RoutingTable.hashed(4).route(np.arange(8, dtype=np.uint64)).tolist()
+        [1, 0, 3, 3, 2, 1, 1, 3]
+        """
+        require(n_workers >= 1, f"n_workers is at least 1, not {n_workers}")
+        size = 1 << (HOSTS_PER_WORKER * n_workers - 1).bit_length()
+        none = np.empty(0, np.int64)
+        hosts = (np.arange(size, dtype=np.int64) * n_workers // size).astype(np.int32)
+        return cls(n_workers, hosts, none.astype(np.uint64), np.zeros(1, np.int64), none.astype(np.int32), none)
+
+    def placing(self, keys: Keys, starts: NDArray[np.int64], workers: Workers, weights: NDArray[np.float64]) -> Self:
+        """The same hosts with these hot keys: keys[i] is shared by workers[starts[i]:starts[i + 1]] by weight."""
+        order = np.argsort(keys)
+        lengths = np.diff(starts)[order]
+        ends = np.cumsum(lengths)
+        new_starts = np.concatenate((np.zeros(1, np.int64), ends))
+        at = np.repeat(starts[:-1][order] - new_starts[:-1], lengths) + np.arange(workers.size)
+        parts = _in_parts(weights[at].astype(np.float64), new_starts)
+        kept = parts > 0
+        counts = np.add.reduceat(kept, new_starts[:-1]) if keys.size else np.empty(0, np.int64)
+        return replace(
+            self,
+            keys=keys[order],
+            starts=np.concatenate((np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64))),
+            workers=workers[at][kept],
+            parts=parts[kept],
+        )
+
+    @classmethod
+    def distill(cls, keys: Keys, workers: Workers, n_workers: int) -> Self:
+        """A table that does what some partitioner did with a sample of tuples: this makes every algorithm native.
+
+        Keys with a share above 1 / (10 n) keep their workers, by the share that each had. The hosts of all others are
+        dealt out so that each worker gets the load that it had from such keys.
+        """
+        keys, _ = checked(keys, None)
+        require(keys.size == workers.size, f"every key has a worker: {keys.size} keys came with {workers.size} workers")
+        plain = cls.hashed(n_workers)
+        distinct, number, counts = np.unique(keys, return_inverse=True, return_counts=True)
+        hot = counts * HOT * n_workers > keys.size
+        of_hot = hot[number]
+        pairs, weights = np.unique(number[of_hot] * n_workers + workers[of_hot], return_counts=True)
+        tail = ~of_hot
+        # What was seen once stands for what was not seen at all: spread that share of the mass over all hosts alike.
+        unseen = ((counts == 1).sum() + 1) / (keys.size + 1)
+        seen = np.bincount(plain.host_of(keys[tail]), minlength=plain.hosts.size)
+        mass = (1 - unseen) * seen + unseen * tail.sum() / plain.hosts.size
+        wanted = np.bincount(workers[tail], minlength=n_workers)
+        hosts = dealt(mass, wanted.astype(np.float64)) if tail.any() else plain.hosts
+        starts = np.searchsorted(pairs, np.append(np.flatnonzero(hot), distinct.size) * n_workers)
+        placed = replace(plain, hosts=hosts)
+        return placed.placing(distinct[hot], starts, (pairs % n_workers).astype(np.int32), weights.astype(np.float64))
+
+    def host_of(self, keys: Keys) -> NDArray[np.int64]:
+        """The number of the host that a key belongs to while it is not hot."""
+        out = np.empty(keys.size, np.int64)
+        _host_of(keys, self.hosts.size - 1, out)
+        return out
+
+    def route(self, keys: Keys, ordinals: Keys | None = None) -> Workers:
+        """The worker of each row, by its key and its ordinal (left out: its position)."""
+        keys, _ = checked(keys, None)
+        if ordinals is None:
+            ordinals = np.arange(keys.size, dtype=np.uint64)
+        ordinals, _ = checked(ordinals, None)
+        require(ordinals.size == keys.size, f"every row has an ordinal: {keys.size} rows, {ordinals.size} ordinals")
+        out = np.empty(keys.size, np.int32)
+        _route(self._compiled, keys, ordinals, out)
+        return out
+
+    @cached_property
+    def _compiled(self) -> _Compiled:
+        aliases, accept = self.workers.copy(), np.empty(self.workers.size, np.int64)
+        _alias(self.starts, self.workers, self.parts, aliases, accept, np.empty((2, self.workers.size), np.int64))
+        hashes = np.empty(self.keys.size, np.uint64)
+        _hashed(self.keys, hashes)
+        numbers = hashtable.filled(hashes, np.arange(1, self.keys.size + 1, dtype=np.uint64))
+        return _Compiled(self.hosts, numbers, self.starts, self.workers, aliases, accept)
+
+    @property
+    def splits_keys(self) -> bool:
+        return self.workers.size > self.keys.size
+
+    def places(self, key: int) -> dict[int, float]:
+        """The workers of a key, with the weight of each.
+
+        >>> import numpy as np
+        >>> keys, workers = np.array([7, 7, 7, 7], np.uint64), np.array([0, 1, 1, 1], np.int32)
+        >>> RoutingTable.distill(keys, workers, 2).places(7)
+        {0: 0.25, 1: 0.75}
+        """
+        at = int(np.searchsorted(self.keys, np.uint64(key)))
+        if at < self.keys.size and int(self.keys[at]) == key:
+            fragments = slice(self.starts[at], self.starts[at + 1])
+            pairs = zip(self.workers[fragments], self.parts[fragments], strict=True)
+            return {int(worker): int(part) / WHOLE for worker, part in pairs}
+        return {int(self.hosts[self.host_of(np.array([key], np.uint64))[0]]): 1.0}
+
+    def resized(self, n_workers: int) -> Self:
+        """The same table for more or fewer workers, with as little as possible placed elsewhere.
+
+        New workers take an even part of the others' hosts; the hosts of workers that go are dealt out evenly. A hot
+        key stays where it is, as far as its workers stay; if none does, it goes where its host is. Placing hot keys on
+        new workers is the business of a partitioner.
+        """
+        plain = self.hashed(n_workers)
+        size = max(self.hosts.size, plain.hosts.size)
+        # A host is the lower bits of a hash: with twice as many, host i becomes the hosts i and i + H.
+        hosts = _evened(np.tile(self.hosts, size // self.hosts.size), n_workers)
+        of_key = np.repeat(np.arange(self.keys.size), np.diff(self.starts))
+        stays = self.workers < n_workers
+        homeless = np.bincount(of_key[stays], minlength=self.keys.size) == 0
+        kept = stays.copy()
+        kept[self.starts[:-1][homeless]] = True
+        bare = replace(plain, hosts=hosts, version=self.version)
+        at_home = hosts[bare.host_of(self.keys)][of_key]
+        lengths = np.bincount(of_key[kept], minlength=self.keys.size)
+        return bare.placing(
+            self.keys,
+            np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths))),
+            np.where(stays, self.workers, at_home)[kept],
+            self.parts[kept].astype(np.float64),
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write it as JSON, whole or not at all."""
+        path = Path(path)
+        temporary = path.with_name(path.name + ".tmp")
+        temporary.write_text(self.to_json())
+        temporary.replace(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        return cls.from_json(Path(path).read_text())
+
+    def to_json(self) -> str:
+        content: dict[str, Any] = {"format": FORMAT, "n_workers": self.n_workers, "version": self.version}
+        for name, dtype in _ARRAYS.items():
+            # JSON's numbers are doubles to many readers, and key hashes are longer: they are written as words.
+            values = getattr(self, name).tolist()
+            content[name] = [str(value) for value in values] if dtype is np.uint64 else values
+        return json.dumps(content, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        try:
+            content = json.loads(text)
+            known = content["format"]
+        except (ValueError, TypeError, KeyError):
+            raise ValueError("this is not a routing table: no JSON object with a format") from None
+        require(known == FORMAT, f"this routing table has format {known}; this version of skewless reads {FORMAT}")
+        arrays = {name: np.array([int(v) for v in content[name]], dtype) for name, dtype in _ARRAYS.items()}
+        return cls(content["n_workers"], version=content["version"], **arrays)
+
+    def describe(self, most: int = 10) -> str:
+        """For people: how much it holds, and where the first of its hot keys go."""
+        shares = np.bincount(self.hosts, minlength=self.n_workers) / self.hosts.size * self.n_workers
+        lines = [
+            f"routing table {self.version}: {self.n_workers:,} workers, {self.hosts.size:,} hosts, "
+            f"{self.keys.size:,} hot keys in {self.workers.size:,} fragments",
+            f"hosts of a worker: {shares.min():.2f} to {shares.max():.2f} of the mean",
+        ]
+        for number, key in enumerate(self.keys[:most].tolist()):
+            where = ", ".join(f"{worker} ({weight:.0%})" for worker, weight in self.places(key).items())
+            lines.append(f"hot key #{number + 1} ({key:016x}): {where}")
+        if self.keys.size > most:
+            lines.append(f"... and {self.keys.size - most:,} more")
+        return "\n".join(lines)
+
+
+_ARRAYS = {"hosts": np.int32, "keys": np.uint64, "starts": np.int64, "workers": np.int32, "parts": np.int64}
+
+
+@dataclass(frozen=True)
+class Moves:
+    """What changes its place from one table to another: nothing else does."""
+
+    keys: Keys  # hot in one of the tables, ascending
+    hosts: NDArray[np.int64]  # of the table with more hosts; keys that are hot in either table are not meant
+    mass: float  # the share of all tuples that goes elsewhere
+
+
+def moves(
+    old: RoutingTable,
+    new: RoutingTable,
+    key_mass: dict[int, float] | None = None,
+    host_mass: NDArray[np.float64] | None = None,
+) -> Moves:
+    """Every key and host whose workers differ, with the mass that moves.
+
+    key_mass: shares of hot keys, 0 where left out. host_mass: shares of the hosts of the larger table without its hot
+    keys; left out, all hosts have the same part of what the hot keys leave.
+    """
+    size = max(old.hosts.size, new.hosts.size)
+    before, after = (np.tile(table.hosts, size // table.hosts.size) for table in (old, new))
+    hosts = np.flatnonzero(before != after)
+    key_mass = key_mass or {}
+    if host_mass is None:
+        host_mass = np.full(size, max(0.0, 1 - sum(key_mass.values())) / size)
+    mass, changed = float(host_mass[hosts].sum()), []
+    for key in np.union1d(old.keys, new.keys).tolist():
+        was, will = old.places(key), new.places(key)
+        if was != will:
+            changed.append(key)
+            elsewhere = sum(max(0.0, part - was.get(worker, 0.0)) for worker, part in will.items())
+            mass += key_mass.get(key, 0.0) * elsewhere
+    return Moves(np.array(changed, np.uint64), hosts, mass)
+
+
+def dealt(mass: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.int32]:
+    """Deal hosts out so that each worker gets about the mass it wants: heaviest first, to who lacks most."""
+    scaled = wanted * (mass.sum() / wanted.sum())
+    lacking = [(-float(want), worker) for worker, want in enumerate(scaled)]
+    heapq.heapify(lacking)
+    hosts = np.empty(mass.size, np.int32)
+    for host in np.argsort(-mass, kind="stable"):
+        lack, worker = lacking[0]
+        hosts[host] = worker
+        heapq.heapreplace(lacking, (lack + float(mass[host]), worker))
+    return hosts
+
+
+def _evened(hosts: NDArray[np.int32], n_workers: int) -> NDArray[np.int32]:
+    """Give each of n_workers H / n hosts, more or less one, taking from those who have more and those who go."""
+    hosts = hosts.copy()
+    number = np.bincount(hosts, minlength=n_workers)
+    fair, extra = divmod(hosts.size, n_workers)
+    # The remainder stays with those who have most already.
+    due = np.full(n_workers, fair)
+    due[np.argsort(-number[:n_workers], kind="stable")[:extra]] += 1
+    surplus = number - np.pad(due, (0, number.size - n_workers))
+    over = [np.flatnonzero(hosts == worker)[-surplus[worker] :] for worker in np.flatnonzero(surplus > 0)]
+    if over:
+        hosts[np.concatenate(over)] = np.repeat(np.arange(n_workers), np.maximum(-surplus[:n_workers], 0))
+    return hosts
+
+
+def _in_parts(weights: NDArray[np.float64], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Weights as whole parts that sum to WHOLE for each key; what rounding leaves goes to the first of the heaviest."""
+    if starts.size == 1:
+        return np.empty(0, np.int64)
+    totals = np.repeat(np.add.reduceat(weights, starts[:-1]), np.diff(starts))
+    parts: NDArray[np.int64] = np.floor(weights / totals * WHOLE).astype(np.int64)
+    missing = WHOLE - np.add.reduceat(parts, starts[:-1])
+    for start, end, rest in zip(starts[:-1], starts[1:], missing, strict=True):
+        parts[start + int(np.argmax(weights[start:end]))] += rest
+    return parts
+
+
+@kernel
+def _hashed(keys: Keys, out: Keys) -> None:
+    for i in range(keys.size):
+        out[i] = spark_hash(keys[i])
+
+
+@kernel
+def _host_of(keys: Keys, last: int, out: NDArray[np.int64]) -> None:
+    for i in range(keys.size):
+        out[i] = spark_hash(keys[i]) & np.uint64(last)
+
+
+@kernel
+def _route(t: _Compiled, keys: Keys, ordinals: Keys, out: Workers) -> None:
+    last = np.uint64(t.hosts.size - 1)
+    for i in range(keys.size):
+        h = spark_hash(keys[i])
+        number = t.keys.slots[hashtable.find(t.keys, h) + _1]
+        if number == _0:
+            out[i] = t.hosts[h & last]
+        else:
+            start, end = t.starts[number - _1], t.starts[number]
+            coin = spark_hash(ordinals[i])
+            column = start + np.int64(below(coin, np.uint64(end - start)))
+            mine = np.int64(coin & np.uint64(WHOLE - 1)) < t.accept[column]
+            out[i] = t.workers[column] if mine else t.aliases[column]
+
+
+@kernel
+def _alias(
+    starts: NDArray[np.int64],
+    workers: Workers,
+    parts: NDArray[np.int64],
+    aliases: Workers,
+    accept: NDArray[np.int64],
+    stacks: NDArray[np.int64],
+) -> None:
+    """Walker's alias method for each key, in whole numbers: column c keeps accept[c] of WHOLE coins to itself."""
+    for key in range(starts.size - 1):
+        start, end = starts[key], starts[key + 1]
+        n_poor, n_rich = 0, 0
+        for c in range(start, end):
+            accept[c] = parts[c] * (end - start)
+            if accept[c] < WHOLE:
+                stacks[0, n_poor] = c
+                n_poor += 1
+            else:
+                stacks[1, n_rich] = c
+                n_rich += 1
+        while n_poor > 0 and n_rich > 0:
+            n_poor -= 1
+            poor, rich = stacks[0, n_poor], stacks[1, n_rich - 1]
+            aliases[poor] = workers[rich]
+            accept[rich] -= WHOLE - accept[poor]
+            if accept[rich] < WHOLE:
+                n_rich -= 1
+                stacks[0, n_poor] = rich
+                n_poor += 1

@@ -1,0 +1,195 @@
+"""A routing table keeps its laws: whole or weighted keys, the same decision everywhere, moves that name what moved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skewless import Keys, partitioner, streams
+from skewless.coordinate import exchange
+from skewless.kernels.hash import spark_hash
+from skewless.metrics import imbalance_ratio
+from skewless.partitioners import ALL
+from skewless.table import WHOLE, RoutingTable, moves
+from tests.conftest import COMPILED
+
+PLACES = st.dictionaries(
+    st.integers(0, 2**64 - 1),
+    st.dictionaries(st.integers(0, 99), st.floats(0.01, 10), min_size=1, max_size=5),
+    max_size=8,
+)
+
+
+def table_of(places: dict[int, dict[int, float]], n_workers: int, hosts_seed: int = 0) -> RoutingTable:
+    """These hot keys, and hosts anywhere."""
+    plain = RoutingTable.hashed(n_workers)
+    hosts = np.random.default_rng(hosts_seed).integers(0, n_workers, plain.hosts.size).astype(np.int32)
+    bare = RoutingTable(n_workers, hosts, plain.keys, plain.starts, plain.workers, plain.parts)
+    places = {key: {worker % n_workers: weight for worker, weight in at.items()} for key, at in places.items()}
+    starts = np.cumsum([0, *(len(at) for at in places.values())])
+    workers = np.array([worker for at in places.values() for worker in at], np.int32)
+    weights = np.array([weight for at in places.values() for weight in at.values()])
+    return bare.placing(np.array([*places], np.uint64), starts, workers, weights)
+
+
+def spark(x: int) -> int:
+    return xxhash.xxh64_intdigest(x.to_bytes(8, "little"), 42)
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_spark_hash_is_xxhash64(x: int) -> None:
+    assert int(spark_hash(np.uint64(x))) == spark(x)
+
+
+@given(PLACES, st.sampled_from([1, 3, 16, 100]))
+def test_weights_sum_to_one_and_say_what_was_asked(places: dict[int, dict[int, float]], n_workers: int) -> None:
+    table = table_of(places, n_workers)
+    for key, at in places.items():
+        wanted = {worker % n_workers: weight for worker, weight in at.items()}
+        found = table.places(key)
+        assert sum(found.values()) == 1
+        assert found == pytest.approx({w: weight / sum(wanted.values()) for w, weight in wanted.items()}, abs=1e-8)
+    assert table.splits_keys == any(len({w % n_workers for w in at}) > 1 for at in places.values())
+
+
+def slow_route(table: RoutingTable, key: int) -> set[int]:
+    """Where a row may go: its host's worker, or any worker of its hot key."""
+    at = np.flatnonzero(table.keys == np.uint64(key))
+    if not at.size:
+        return {int(table.hosts[spark(key) % table.hosts.size])}
+    return set(table.workers[table.starts[at[0]] : table.starts[at[0] + 1]].tolist())
+
+
+@given(PLACES, st.lists(st.integers(0, 2**64 - 1), max_size=30))
+def test_rows_go_to_a_worker_of_their_key(places: dict[int, dict[int, float]], others: list[int]) -> None:
+    table = table_of(places, 16)
+    rows = [*places, *others] * 3
+    workers = table.route(np.array(rows, np.uint64))
+    assert all(int(worker) in slow_route(table, key) for key, worker in zip(rows, workers, strict=True))
+    again = RoutingTable.from_json(table.to_json())
+    assert np.array_equal(again.route(np.array(rows, np.uint64)), workers)
+    assert again.to_json() == table.to_json()
+
+
+@pytest.mark.compiled
+def test_a_split_key_follows_its_weights_even_if_its_rows_are_periodic() -> None:
+    table = table_of({5: {0: 1, 3: 2, 7: 5, 9: 0.01}}, 16)
+    for stride in (1, 4, 16, 1000):
+        ordinals = np.arange(0, 400_000 * stride, stride, dtype=np.uint64)
+        found = np.bincount(table.route(np.full(400_000, 5, np.uint64), ordinals), minlength=16) / 400_000
+        expected = np.array([table.places(5).get(worker, 0.0) for worker in range(16)])
+        assert np.abs(found - expected).max() < 5 * np.sqrt(0.25 / 400_000)
+
+
+@given(PLACES, PLACES, st.integers(0, 2), st.integers(0, 2))
+def test_moves_name_what_moves_and_no_more(
+    first: dict[int, dict[int, float]], second: dict[int, dict[int, float]], one: int, other: int
+) -> None:
+    old, new = table_of(first, 8, one), table_of({**first, **second}, 8, other)
+    found = moves(old, new)
+    named = set(found.keys.tolist())
+    for key in {*first, *second}:
+        assert (key in named) == (old.places(key) != new.places(key))
+    assert found.hosts.tolist() == np.flatnonzero(old.hosts != new.hosts).tolist()
+    tail = np.setdiff1d(np.arange(2000, dtype=np.uint64), np.union1d(old.keys, new.keys))
+    moved = np.isin(new.host_of(tail), found.hosts)
+    assert np.array_equal(old.route(tail) != new.route(tail), moved)
+    assert not moves(old, old).keys.size
+    assert moves(old, old).mass == 0
+
+
+def test_the_mass_that_moves() -> None:
+    old, new = table_of({1: {0: 1}, 2: {0: 1}}, 4), table_of({1: {0: 3, 1: 1}, 2: {0: 1}}, 4)
+    assert moves(old, new, {1: 0.4, 2: 0.1}).mass == pytest.approx(0.4 * 0.25)
+    everything = RoutingTable(4, (old.hosts + 1) % 4, new.keys, new.starts, new.workers, new.parts)
+    assert moves(old, everything, {1: 0.4, 2: 0.1}).mass == pytest.approx(0.4 * 0.25 + 0.5)
+
+
+@pytest.mark.parametrize(("old", "new"), [(8, 32), (32, 8), (8, 9), (9, 8), (3, 100), (5, 5)])
+def test_resizing_moves_little_and_stays_even(old: int, new: int) -> None:
+    keys, starts, workers = np.array([1, 2], np.uint64), np.array([0, 1, 3]), np.array([old - 1, 0, old - 1], np.int32)
+    before = RoutingTable.hashed(old).placing(keys, starts, workers, np.ones(3))
+    after = before.resized(new)
+    counts = np.bincount(after.hosts, minlength=new)
+    assert after.n_workers == new
+    assert counts.max() - counts.min() <= 1
+    changed = moves(before, after)
+    # The least that any even placement must move: what the new workers get, or what those who go had.
+    assert changed.mass <= abs(1 - min(old, new) / max(old, new)) + 2 * max(old, new) / after.hosts.size
+    assert set(changed.keys.tolist()) == ({1, 2} if new < old else set())
+
+
+def test_large_tables() -> None:
+    n_workers, n_keys = (20_000, 3000) if COMPILED else (200, 300)
+    keys = np.sort(streams.as_keys(np.arange(n_keys)))
+    starts = np.arange(0, 4 * n_keys + 1, 4)
+    workers = (np.arange(4 * n_keys) * 7 % n_workers).astype(np.int32)
+    table = RoutingTable.hashed(n_workers).placing(keys, starts, workers, np.ones(4 * n_keys))
+    assert set(table.route(keys).tolist()) <= set(workers.tolist())
+    for i, key in enumerate(keys[:50].tolist()):
+        assert table.places(key) == dict.fromkeys(workers[4 * i : 4 * i + 4].tolist(), 0.25)
+    assert f"{n_keys:,} hot keys in {4 * n_keys:,} fragments" in table.describe()
+
+
+def test_saved_and_loaded(tmp_path: Path) -> None:
+    table = table_of({2**64 - 1: {1: 1, 2: 2}}, 4)
+    table.save(tmp_path / "table.json")
+    assert RoutingTable.load(tmp_path / "table.json").to_json() == table.to_json()
+    assert [path.name for path in tmp_path.iterdir()] == ["table.json"]
+    with pytest.raises(ValueError, match="this is not a routing table"):
+        RoutingTable.from_json("[1, 2]")
+    with pytest.raises(ValueError, match="has format 2; this version of skewless reads 1"):
+        RoutingTable.from_json(table.to_json().replace('"format":1', '"format":2'))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"n_workers": 0}, "n_workers is between 1"),
+        ({"n_workers": 5}, "5 workers need at least 320 hosts, not 256"),
+        ({"n_workers": 3}, "numbered from 0 to 2"),
+        ({"hosts": np.zeros(300, np.int32)}, "a power of two, not 300"),
+        ({"parts": np.array([1, 2])}, f"sum to {WHOLE}"),
+        ({"keys": np.array([2, 2], np.uint64), "starts": np.array([0, 1, 2])}, "ascending and distinct"),
+        ({"starts": np.array([0, 1])}, "every hot key has a worker"),
+    ],
+)
+def test_a_bad_table_is_refused(changes: dict[str, Any], sentence: str) -> None:
+    good = table_of({1: {0: 1, 3: 1}}, 4)
+    fields = ("n_workers", "hosts", "keys", "starts", "workers", "parts")
+    with pytest.raises(ValueError, match=sentence):
+        RoutingTable(**{**{name: getattr(good, name) for name in fields}, **changes})
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("n_workers", [16, 64])
+@pytest.mark.parametrize("exponent", [0.5, 1.0, 1.5])
+@pytest.mark.parametrize("name", [cls.name for cls in ALL])
+def test_a_distilled_table_is_nearly_as_good_as_the_partitioner(name: str, exponent: float, n_workers: int) -> None:
+    sample, rest = np.split(streams.zipf(2_000_000, 100_000, exponent), 2)
+    p = partitioner(name, n_workers)
+    if p.plans_ahead:
+        p.observe(sample)
+        exchange([p])
+    table = p.table(sample)
+
+    def ratio(workers: Any) -> float:
+        return imbalance_ratio(np.bincount(workers, minlength=n_workers))
+
+    p.route(sample)
+    assert ratio(table.route(rest)) <= 1.1 * ratio(p.route(rest)) + 0.02
+    assert p.splits_keys or not table.splits_keys
+
+
+def test_distilling_nothing_is_hashing() -> None:
+    nothing: Keys = np.empty(0, np.uint64)
+    table = RoutingTable.distill(nothing, np.empty(0, np.int32), 4)
+    assert np.bincount(table.hosts).tolist() == [64, 64, 64, 64]
+    with pytest.raises(ValueError, match="0 keys came with 1 workers"):
+        RoutingTable.distill(nothing, np.zeros(1, np.int32), 4)
