@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import gcd, inf, log
+from math import floor, gcd, inf, log
 from typing import Any
+
+import xxhash
 
 from skewless import Window
 
@@ -260,6 +262,104 @@ def dagreedy(keys: list[int], n: int, seed: int, window: Window | None = None) -
     return workers
 
 
+def spark_hash(key: int) -> int:
+    return xxhash.xxh64_intdigest(key.to_bytes(8, "little"), 42)
+
+
+def level(
+    keys: list[int],
+    n: int,
+    seed: int,
+    split: bool = True,
+    speeds: tuple[float, ...] | None = None,
+    key_cost: float = 0.0,
+) -> list[int]:
+    """Plan once, with hashing in force before, and route the same keys."""
+    size = 1 << (64 * n - 1).bit_length()
+    former = [host * n // size for host in range(size)]
+    total = len(keys)
+    order = sorted(set(keys), key=lambda key: (-keys.count(key), key))
+    counts = [float(keys.count(key)) for key in order]
+    hot = sum(count > total / (10 * n) for count in counts)
+    poured = next((i + 1 for i in range(len(order)) if sum(counts[: i + 1]) >= 0.02 * total), 0)
+    hot = max(hot, min(poured, 20 * n, len(order)))
+    mass = [0.0] * size
+    for key, count in zip(order[hot:], counts[hot:], strict=True):
+        mass[spark_hash(key) % size] += count + key_cost
+    share = [speed / sum(speeds) for speed in speeds] if speeds else [1 / n] * n
+    was = [former[spark_hash(key) % size] for key in order[:hot]]
+    if not split:
+        sizes = [count + key_cost for count in counts[:hot]] + mass
+        places = packed(sizes, was + former, share)
+        at = {key: [(places[i], 1.0)] for i, key in enumerate(order[:hot])}
+        hosts = places[hot:]
+    else:
+        everything = sum(mass) + sum(counts[:hot]) + key_cost * (hot + n - 1)
+        room = [part * everything for part in share]
+        hosts = [-1] * size
+        heaviest = sorted(range(size), key=lambda host: -mass[host])
+        for host in heaviest:
+            if mass[host] <= room[former[host]]:
+                hosts[host] = former[host]
+                room[former[host]] -= mass[host]
+        for host in heaviest:
+            if hosts[host] < 0:
+                hosts[host] = room.index(max(room))
+                room[hosts[host]] -= mass[host]
+        at = {}
+        dust = 1e-9 * sum(counts[:hot])
+        for key, count, place in zip(order[:hot], counts[:hot], was, strict=True):
+            at[key] = list[tuple[int, float]]()
+            options = [place] if room[place] > key_cost + dust else []
+            while count > dust or not at[key]:
+                if options:
+                    worker = options.pop()
+                else:
+                    enough = [w for w in range(n) if room[w] >= count + key_cost]
+                    worker = min(enough, key=lambda w: room[w]) if enough else room.index(max(room))
+                amount = min(count, max(room[worker] - key_cost, 0.0))
+                amount = count if amount <= dust else amount
+                at[key].append((worker, amount))
+                room[worker] -= amount + key_cost
+                count -= amount
+    spent, workers = dict[int, int](), list[int]()
+    for key in keys:
+        if key not in at:
+            workers.append(hosts[spark_hash(key) % size])
+            continue
+        spent[key] = spent.get(key, 0) + 1
+        coin, whole = spent[key] * 2654435769 % 2**32, sum(amount for _, amount in at[key])
+        parts = [floor(amount / whole * 2**32) for _, amount in at[key]]
+        amounts = [amount for _, amount in at[key]]
+        parts[amounts.index(max(amounts))] += 2**32 - sum(parts)
+        workers.append(next(w for i, (w, _) in enumerate(at[key]) if coin < sum(parts[: i + 1])))
+    return workers
+
+
+def packed(sizes: list[float], places: list[int], share: list[float]) -> list[int]:
+    """Whole items: all by the longest-processing-time rule, or some kept in their place if that is as good."""
+    order = sorted(range(len(sizes)), key=lambda item: -sizes[item])
+    best, by_rule = inf, list[int]()
+    for kept in (0.0, 1.0, 0.97, 0.9, 0.75, 0.5):
+        load, new = [0.0] * len(share), [-1] * len(sizes)
+        for item in order:
+            place = places[item]
+            if kept and load[place] + sizes[item] <= best * kept * share[place]:
+                new[item] = place
+                load[place] += sizes[item]
+        for item in order:
+            if new[item] < 0:
+                heights = [(load[w] + sizes[item]) / share[w] for w in range(len(share))]
+                new[item] = heights.index(min(heights))
+                load[new[item]] += sizes[item]
+        fullest = max(held / part for held, part in zip(load, share, strict=True))
+        if not kept:
+            best, by_rule = fullest, new
+        elif fullest <= 1.005 * best:
+            return new
+    return by_rule
+
+
 ORACLES: dict[str, Callable[..., list[int]]] = {
     "hash": hash_,
     "shuffle": shuffle,
@@ -274,6 +374,7 @@ ORACLES: dict[str, Callable[..., list[int]]] = {
     "cam": holistic("cam"),
     "lm": holistic("lm"),
     "dagreedy": dagreedy,
+    "level": level,
 }
 
 

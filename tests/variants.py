@@ -19,6 +19,8 @@ _MORE: list[tuple[str, dict[str, Any]]] = [
     ("am", {"cardinality": "hll", "window": Window(50, 10)}),
     ("dagreedy", {"window": Window(100, 10)}),
     ("dagreedy", {"window": Window(70)}),
+    ("level", {"split": False}),
+    ("level", {"key_cost": 2.5}),
 ]
 
 VARIANTS = [

@@ -35,6 +35,17 @@ def mix64(x: np.uint64) -> np.uint64:
     return x ^ (x >> _31)
 
 
+_UNMIX1, _UNMIX2 = U64(pow(int(_MIX1), -1, 2**64)), U64(pow(int(_MIX2), -1, 2**64))
+_54, _60, _62 = U64(54), U64(60), U64(62)
+
+
+def unmix64(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The keys that `mix64` made these of."""
+    x = (x ^ (x >> _31) ^ (x >> _62)) * _UNMIX2
+    x = (x ^ (x >> _27) ^ (x >> _54)) * _UNMIX1
+    return np.asarray(x ^ (x >> _30) ^ (x >> _60))
+
+
 @kernel
 def below(x: np.uint64, n: np.uint64) -> np.uint64:
     """Map the upper half of a mixed x evenly to [0, n), n < 2**32, by multiply-shift: no division, no modulo bias."""

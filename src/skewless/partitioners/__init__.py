@@ -10,6 +10,7 @@ from skewless.partitioners.baselines import Hash, OffGreedy, OnGreedy, Potc, Shu
 from skewless.partitioners.cardinality import Am, Cam, Cm, Lm
 from skewless.partitioners.choices import DChoices, WChoices
 from skewless.partitioners.dagreedy import DaGreedy
+from skewless.partitioners.level import Level
 from skewless.partitioners.pkg import Pkg
 
 ALL: tuple[type[Partitioner[Any, Any]], ...] = (
@@ -26,6 +27,7 @@ ALL: tuple[type[Partitioner[Any, Any]], ...] = (
     Cam,
     Lm,
     DaGreedy,
+    Level,
 )
 
 

@@ -1,0 +1,235 @@
+"""Level, our own: every load the mean, with at most n - 1 fragments more than keys, and little moved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skewless.arrays import require
+from skewless.kernels import kernel
+from skewless.partitioners.planner import Histogram, Planner
+from skewless.table import HOT, RoutingTable
+
+POURED = 0.02  # at least this share of all tuples is in keys that may be split, to even out what hosts leave uneven
+NEAR = 1.005  # whole keys: how near to the longest-processing-time rule is near enough to move less
+_NONE = np.int32(-1)
+
+
+@dataclass(eq=False)
+class Level(Planner):
+    """Level pours the hot keys over what the hosts leave, so that every worker is filled to the same height.
+
+    The hosts, which carry the many small keys whole, stay where they were as far as there is room. Then the hot keys,
+    heaviest first, go where they were before, as much as fits; what is left goes to the tightest worker that can hold
+    all of it, or fills the emptiest and goes on. Each fragment so made either fills up a worker or ends its key: at
+    most n - 1 fragments more than keys, McNaughton's wrap-around rule. Small keys are spread evenly first, so workers
+    are even in keys too.
+
+    split: False keeps every key whole: bin packing with affinity, within half a percent of the longest-processing-time
+        rule or as good as it, whatever must move for that.
+    speeds: how fast each worker is, relative to the others; a slow executor gets less. None: all alike.
+    key_cost: what a key costs on each worker that holds it, in tuples, besides its tuples.
+
+    >>> import numpy as np, skewless
+    >>> keys = skewless.streams.zipf(100_000, keys=10_000, exponent=1.5)
+    >>> p = skewless.partitioner("level", 16)
+    >>> p.observe(keys)
+    >>> p.adopt(p.merge([p.snapshot()]))
+    >>> m = skewless.measure(keys, p.route(keys), 16)
+    >>> round(m.imbalance_ratio, 2), m.keys, m.fragments
+    (1.0, 2285, 2300)
+
+    It is nobody's but ours. McNaughton: Scheduling with deadlines and loss functions. Management Science 6(1), 1959.
+    """
+
+    name: ClassVar[str] = "level"
+    splits_keys: ClassVar[bool] = True
+
+    split: bool = True
+    speeds: tuple[float, ...] | None = None
+    key_cost: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.key_cost >= 0, f"key_cost is 0 tuples or more, not {self.key_cost}")
+        if self.speeds is not None:
+            given = len(self.speeds)
+            require(given == self.n_workers, f"every worker has a speed: {self.n_workers} workers, {given} speeds")
+            require(min(self.speeds) > 0, f"a speed is more than 0, not {min(self.speeds)}")
+        if not self.split:
+            self.__dict__["splits_keys"] = False
+
+    def plan(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
+        n_hot = self._n_hot(histogram)
+        hot, sizes = histogram.keys[:n_hot], histogram.counts[:n_hot]
+        tail_hosts = old.host_of(histogram.keys[n_hot:])
+        tail_sizes = histogram.counts[n_hot:] + self.key_cost
+        host_sizes = np.bincount(tail_hosts, tail_sizes, minlength=old.hosts.size).astype(np.float64)
+        speeds = np.ones(self.n_workers) if self.speeds is None else np.array(self.speeds)
+        share = speeds / speeds.sum()
+        if self.split:
+            total = host_sizes.sum() + sizes.sum() + self.key_cost * (n_hot + self.n_workers - 1)
+            hosts, room = _keep(host_sizes, old.hosts, share * total)
+            starts, workers, poured = _pour(hot, sizes, self.key_cost, room, old)
+            return replace(old, hosts=hosts).placing(hot, starts, workers, poured)
+        places = _packed(
+            np.concatenate((sizes + self.key_cost, host_sizes)),
+            np.concatenate((_places(hot, old), old.hosts)),
+            share,
+        )
+        bare = replace(old, hosts=places[n_hot:])
+        return bare.placing(hot, np.arange(n_hot + 1), places[:n_hot], np.ones(n_hot))
+
+    def _n_hot(self, histogram: Histogram) -> int:
+        """Keys with more than 1 / (10 n) of all tuples; some more, if those together are too few to pour."""
+        enough = int(np.searchsorted(np.cumsum(histogram.counts), POURED * histogram.total)) + 1
+        least = min(enough, 2 * HOT * self.n_workers, histogram.keys.size)
+        return max(histogram.heavier_than(1 / (HOT * self.n_workers)), least)
+
+
+def _places(keys: NDArray[np.uint64], old: RoutingTable) -> NDArray[np.int32]:
+    """Where each key was, the heaviest of its fragments."""
+    found = (old.places(key) for key in keys.tolist())
+    return np.array([max(places, key=lambda worker: (places[worker], -worker)) for places in found], np.int32)
+
+
+def _keep(
+    sizes: NDArray[np.float64], places: NDArray[np.int32], room: NDArray[np.float64]
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Hosts where they were as long as there is room, heaviest first, else where most room is; and the room left."""
+    room = room.copy()
+    new = np.full(sizes.size, _NONE)
+    _keep_hosts(np.argsort(-sizes, kind="stable"), sizes, places, room, new)
+    return new, room
+
+
+@kernel
+def _keep_hosts(
+    order: NDArray[np.int64],
+    sizes: NDArray[np.float64],
+    places: NDArray[np.int32],
+    room: NDArray[np.float64],
+    new: NDArray[np.int32],
+) -> None:
+    for host in order:
+        if sizes[host] <= room[places[host]]:
+            new[host] = places[host]
+            room[places[host]] -= sizes[host]
+    for host in order:
+        if new[host] < 0:
+            new[host] = roomiest(room)
+            room[new[host]] -= sizes[host]
+
+
+@kernel
+def roomiest(room: NDArray[np.float64]) -> int:
+    best = 0
+    for worker in range(1, room.size):
+        if room[worker] > room[best]:
+            best = worker
+    return best
+
+
+def _pour(
+    keys: NDArray[np.uint64], sizes: NDArray[np.float64], key_cost: float, room: NDArray[np.float64], old: RoutingTable
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float64]]:
+    """Fragments of each key: where they start, their workers, their sizes."""
+    former = [sorted(places, key=lambda worker: -places[worker]) for places in map(old.places, keys.tolist())]
+    former_starts = np.cumsum([0, *map(len, former)])
+    former_workers = np.array([worker for workers in former for worker in workers], np.int32)
+    starts = np.zeros(keys.size + 1, np.int64)
+    most = keys.size + room.size
+    workers, poured = np.empty(most, np.int32), np.empty(most)
+    _pour_keys(sizes, (key_cost, 1e-9 * sizes.sum()), room, former_starts, former_workers, starts, workers, poured)
+    return starts, workers[: starts[-1]], poured[: starts[-1]]
+
+
+@kernel
+def _pour_keys(
+    sizes: NDArray[np.float64],
+    cost_and_dust: tuple[float, float],
+    room: NDArray[np.float64],
+    former_starts: NDArray[np.int64],
+    former_workers: NDArray[np.int32],
+    starts: NDArray[np.int64],
+    workers: NDArray[np.int32],
+    poured: NDArray[np.float64],
+) -> None:
+    key_cost, dust = cost_and_dust
+    at = 0
+    for key in range(sizes.size):
+        left = sizes[key]
+        former = former_starts[key]
+        while left > dust or at == starts[key]:
+            if former < former_starts[key + 1]:
+                worker = int(former_workers[former])
+                former += 1
+                if room[worker] <= key_cost + dust:
+                    continue
+            else:
+                worker = _tightest(room, left + key_cost)
+            # The last of all takes what rounding left, room or not.
+            amount = left if at == workers.size - 1 else min(left, max(room[worker] - key_cost, 0.0))
+            if amount <= dust:
+                amount = left
+            workers[at], poured[at] = worker, amount
+            room[worker] -= amount + key_cost
+            left -= amount
+            at += 1
+        starts[key + 1] = at
+
+
+@kernel
+def _tightest(room: NDArray[np.float64], size: float) -> int:
+    """The worker with the least room that still is enough; the one with most room if none is enough."""
+    best, found = roomiest(room), False
+    for worker in range(room.size):
+        if room[worker] >= size and (not found or room[worker] < room[best]):
+            best, found = worker, True
+    return best
+
+
+def _packed(sizes: NDArray[np.float64], places: NDArray[np.int32], share: NDArray[np.float64]) -> NDArray[np.int32]:
+    """Whole items on workers: as few moved as lets the fullest stay near what longest-processing-time gives."""
+    order = np.argsort(-sizes, kind="stable")
+    best = 0.0
+    new = np.empty(sizes.size, np.int32)
+    # 0 keeps nothing in its place: that is the rule itself, and what the others are measured against.
+    for kept in (0.0, 1.0, 0.97, 0.9, 0.75, 0.5):
+        load = np.zeros(share.size)
+        _pack(order, sizes, places, share, best * kept, load, new)
+        fullest = float((load / share).max())
+        if kept == 0.0:
+            best, by_rule = fullest, new.copy()
+        elif fullest <= NEAR * best:
+            return new
+    return by_rule
+
+
+@kernel
+def _pack(
+    order: NDArray[np.int64],
+    sizes: NDArray[np.float64],
+    places: NDArray[np.int32],
+    share: NDArray[np.float64],
+    height: float,
+    load: NDArray[np.float64],
+    new: NDArray[np.int32],
+) -> None:
+    """Items keep their place up to a height (load / share); then, heaviest first, each to where it ends lowest."""
+    for item in order:
+        new[item] = -1
+        if 0.0 < load[places[item]] + sizes[item] <= height * share[places[item]]:
+            new[item] = places[item]
+            load[places[item]] += sizes[item]
+    for item in order:
+        if new[item] < 0:
+            lowest = 0
+            for worker in range(1, load.size):
+                if (load[worker] + sizes[item]) / share[worker] < (load[lowest] + sizes[item]) / share[lowest]:
+                    lowest = worker
+            new[item] = lowest
+            load[lowest] += sizes[item]

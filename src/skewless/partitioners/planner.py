@@ -1,0 +1,209 @@
+"""What all planners share: they count a batch, plan a routing table from the counts, and route by it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skewless.arrays import Keys, Times, Workers, checked, copied, n_bytes
+from skewless.kernels import hashtable, kernel
+from skewless.kernels.hash import mix64, spark_hash, unmix64
+from skewless.kernels.hashtable import Table
+from skewless.partitioner import NO_TIMES, Partitioner
+from skewless.table import WHOLE, RoutingTable
+
+_0, _1 = np.uint64(0), np.uint64(1)
+_WEYL = np.uint64(2654435769)  # 2**32 times the golden ratio: multiples of it fill [0, 2**32) evenly at any length
+HISTORY = 0.8  # what a batch weighs against the next one, as in the DR authors' code
+DRIFT = 0.1  # a change of more than this share of the mass makes the past worthless
+GRAIN = 16  # the past is kept in sixteenths of a tuple
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How often each key occurred, heaviest first (ties by key)."""
+
+    keys: Keys
+    counts: NDArray[np.float64]
+
+    @property
+    def total(self) -> float:
+        return float(self.counts.sum())
+
+    def heavier_than(self, share: float) -> int:
+        """How many keys have more than this share of all tuples."""
+        return int(np.searchsorted(-self.counts, -share * self.total))
+
+
+class Policy(NamedTuple):
+    """A routing table as arrays, for messages between sources."""
+
+    hosts: NDArray[np.int32]
+    keys: NDArray[np.uint64]
+    starts: NDArray[np.int64]
+    workers: NDArray[np.int32]
+    parts: NDArray[np.int64]
+    version: NDArray[np.int64]
+
+
+def as_policy(table: RoutingTable) -> Policy:
+    version = np.array([table.version], np.int64)
+    return copied(Policy(table.hosts, table.keys, table.starts, table.workers, table.parts, version))
+
+
+def as_table(policy: Policy, n_workers: int) -> RoutingTable:
+    p = copied(policy)
+    return RoutingTable(n_workers, p.hosts, p.keys, p.starts, p.workers, p.parts, version=int(p.version[0]))
+
+
+class Planned(NamedTuple):
+    counts: Table  # mixed key -> occurrences since the last plan
+    past: Table  # mixed key -> occurrences in the batches before, in 1 / GRAIN, the older the less
+    policy: Policy
+    numbers: Table  # mixed key -> its number in the policy + 1
+    spent: NDArray[np.int64]  # tuples of each hot key since the policy was adopted
+
+
+@dataclass(eq=False)
+class Planner(Partitioner[Planned, Policy]):
+    """`observe` counts, `merge` plans from all counts and the table in force, `adopt` puts a plan into force.
+
+    A subclass plans: a pure function of a histogram and the last table. Tuples of a split key go to its workers by
+    their parts, in an order that keeps to the parts at every length, not only in the long run.
+    """
+
+    plans_ahead: ClassVar[bool] = True
+
+    @abstractmethod
+    def plan(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
+        """The table for tuples like those counted."""
+
+    def fresh(self) -> Planned:
+        none = hashtable.table()
+        return _in_force(none, none, as_policy(RoutingTable.hashed(self.n_workers)))
+
+    def assign(self, keys: Keys, times: Times | None, workers: Workers) -> None:
+        self.run(_follow, keys, NO_TIMES, workers)
+
+    def observe(self, keys: Keys, times: Times | None = None) -> None:
+        keys, _ = checked(keys, times)
+        self.run(_tally, keys, NO_TIMES, np.empty(0, np.int32))
+
+    def grown(self, state: Planned) -> Planned:
+        return state._replace(counts=hashtable.grown(state.counts))
+
+    def memory_bound(self, n_keys: int) -> int:
+        # Counts, past, and at the most a plan for each key: its number, and its workers, n - 1 more than keys.
+        return n_bytes(self.fresh()) + 3 * hashtable.most_bytes(n_keys) + 40 * (n_keys + self.n_workers)
+
+    def merge(self, snapshots: Sequence[Planned]) -> Policy:
+        # Sources that planned apart, and so disagree under one version, are settled by the bytes of their plans.
+        policies = [snapshot.policy for snapshot in snapshots]
+        last = max(policies, key=lambda policy: (int(policy.version[0]), [field.tobytes() for field in policy]))
+        histogram = counted([hashtable.entries(snapshot.counts) for snapshot in snapshots])
+        if histogram.keys.size == 0:
+            return last
+        new = self.plan(histogram, as_table(last, self.n_workers))
+        return as_policy(new)._replace(version=last.version + 1)
+
+    def adopt(self, policy: Policy) -> None:
+        state = self._state
+        if policy.version[0] != state.policy.version[0]:
+            past = remembered(hashtable.entries(state.past), hashtable.entries(state.counts))
+            self._state = _in_force(hashtable.table(), past, copied(policy))
+
+    def table(self, sample: Keys | None = None) -> RoutingTable:
+        """The plan for batches to come: from all that is remembered, where one batch would tell noise for news."""
+        in_force = as_table(self._state.policy, self.n_workers)
+        histogram = counted([hashtable.entries(self._state.past)])
+        return replace(self.plan(histogram, in_force), version=in_force.version) if histogram.keys.size else in_force
+
+
+def _in_force(counts: Table, past: Table, policy: Policy) -> Planned:
+    mixed = np.empty(policy.keys.size, np.uint64)
+    _mixed(policy.keys, mixed)
+    numbers = hashtable.filled(mixed, np.arange(1, mixed.size + 1, dtype=np.uint64))
+    return Planned(counts, past, policy, numbers, np.zeros(mixed.size, np.int64))
+
+
+Entries: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.uint64]]  # mixed keys and values, as tables have them
+
+
+def counted(tables: list[Entries]) -> Histogram:
+    """The histogram of several sources."""
+    mixed, counts = _summed(tables)
+    keys = unmix64(mixed)
+    order = np.lexsort((keys, -counts))
+    return Histogram(keys[order], counts[order])
+
+
+def _summed(tables: list[Entries]) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+    mixed, inverse = np.unique(np.concatenate([keys for keys, _ in tables]), return_inverse=True)
+    weights = np.concatenate([counts for _, counts in tables]).astype(np.float64)
+    return mixed, np.bincount(inverse, weights, minlength=mixed.size).astype(np.float64)
+
+
+def remembered(past: Entries, counts: Entries) -> Table:
+    """The past faded and the last batch added to it; the last batch alone if the distribution has changed."""
+    faded = past[0], np.floor(past[1] * HISTORY).astype(np.uint64)
+    grains = counts[0], counts[1] * np.uint64(GRAIN)
+    tables = [grains] if drift(past, counts) > DRIFT else [faded, grains]
+    mixed, sums = _summed(tables)
+    return hashtable.filled(mixed[sums > 0], sums[sums > 0].astype(np.uint64))
+
+
+def drift(past: Entries, counts: Entries) -> float:
+    """The share of the mass that is on other keys than before, among keys heavy enough for a batch to tell."""
+    before, after = (dict(zip(*_heavy(entries), strict=True)) for entries in (past, counts))
+    return sum(abs(before.get(key, 0.0) - after.get(key, 0.0)) for key in {*before, *after}) / 2
+
+
+def _heavy(entries: Entries) -> tuple[list[int], list[float]]:
+    """The keys with more than a thousandth of the mass, and their shares."""
+    keys, counts = entries
+    shares = counts / max(float(counts.sum()), 1.0)
+    heavy = shares > 0.001
+    return keys[heavy].tolist(), shares[heavy].tolist()
+
+
+@kernel
+def _mixed(keys: Keys, out: Keys) -> None:
+    for i in range(keys.size):
+        out[i] = mix64(keys[i])
+
+
+@kernel
+def _tally(s: Planned, keys: Keys, times: Times, workers: Workers, start: int) -> int:
+    for i in range(start, keys.size):
+        if hashtable.full(s.counts):
+            return i
+        x = mix64(keys[i])
+        slot = hashtable.find(s.counts, x)
+        hashtable.put(s.counts, slot, x, s.counts.slots[slot + _1] + _1)
+    return keys.size
+
+
+@kernel
+def _follow(s: Planned, keys: Keys, times: Times, workers: Workers, start: int) -> int:
+    p = s.policy
+    last = np.uint64(p.hosts.size - 1)
+    for i in range(start, keys.size):
+        x = mix64(keys[i])
+        number = s.numbers.slots[hashtable.find(s.numbers, x) + _1]
+        if number == _0:
+            workers[i] = p.hosts[spark_hash(keys[i]) & last]
+        else:
+            fragment = p.starts[number - _1]
+            if p.starts[number] - fragment > 1:
+                s.spent[number - _1] += 1
+                coin = np.int64((np.uint64(s.spent[number - _1]) * _WEYL) & np.uint64(WHOLE - 1))
+                while coin >= p.parts[fragment]:
+                    coin -= p.parts[fragment]
+                    fragment += 1
+            workers[i] = p.workers[fragment]
+    return keys.size
