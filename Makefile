@@ -17,7 +17,7 @@ $(READY): pyproject.toml
 	@touch $@
 
 demo: $(READY) ## rank all partitioners on the words of the Python standard library
-	@$(BIN)/skewless simulate --stream words --workers 16 --sources 1
+	@$(BIN)/skewless simulate --stream words --workers 16
 
 test: $(READY) ## run the checks and all tests, compiled and not compiled
 	@$(MAKE) --no-print-directory check

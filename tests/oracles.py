@@ -9,6 +9,7 @@ from typing import Any
 import xxhash
 
 from skewless import Window
+from skewless.testing import Tuples
 
 MASK = 2**64 - 1
 
@@ -161,6 +162,7 @@ class HyperLogLog:
 
     def __init__(self) -> None:
         self.registers = [0] * 4096
+        self.highest = 0.0
 
     def _after(self, key: int) -> list[int]:
         x = mix64(key)
@@ -171,13 +173,15 @@ class HyperLogLog:
         return registers
 
     def contains(self, key: int) -> bool:
-        return self.of(self._after(key)) == self.estimate()
+        return self.of(self._after(key)) == self.of(self.registers)
 
     def update(self, key: int) -> None:
         self.registers = self._after(key)
+        self.highest = max(self.highest, self.of(self.registers))
 
     def estimate(self) -> float:
-        return self.of(self.registers)
+        """It never falls, even where the formula changes."""
+        return self.highest
 
     @staticmethod
     def of(registers: list[int]) -> float:
@@ -190,31 +194,29 @@ def holistic(rule: str) -> Callable[..., list[int]]:
     """Algorithms 1 to 5."""
 
     def oracle(
-        keys: list[int], n: int, seed: int, choices: int = 2, cardinality: str = "exact", window: Window | None = None
+        keys: list[int],
+        n: int,
+        seed: int,
+        choices: int = 2,
+        cardinality: str = "exact",
+        window: Window | None = None,
+        times: list[int] | None = None,
     ) -> list[int]:
         structure = ExactKeys if cardinality == "exact" else HyperLogLog
         load, known = [0] * n, [structure() for _ in range(n)]
-        workers, ends = list[int](), window.size if window else inf
-        for time, key in enumerate(keys):
-            if time >= ends:
-                assert window
-                load, known, ends = [0] * n, [structure() for _ in range(n)], ends + window.size
+        workers, number = list[int](), None
+        for time, key in zip(times or range(len(keys)), keys, strict=True):
+            if window:
+                if number is not None and time // window.size > number:
+                    load, known = [0] * n, [structure() for _ in range(n)]
+                number = time // window.size if number is None else max(number, time // window.size)
             x, options = mixed(key, seed), candidates(key, n, seed, choices)
-            holders = [w for w in options if known[w].contains(x)]
-            cards = [k.estimate() for k in known] if rule == "lm" else []
-
-            def hybrid(w: int, load: list[int] = load, cards: list[float] = cards) -> float:
-                return 0.5 * scaled(w, [float(v) for v in load]) + 0.5 * scaled(w, cards)
-
-            if rule in ("am", "cam") and holders:
-                worker = holders[0]
-            elif rule == "lm":
-                worker = argmin(options, hybrid)
-            elif rule == "cam":
-                worker = argmin(options, lambda w, load=load: load[w])  # type: ignore[misc]
-            else:
-                worker = argmin(options, lambda w, known=known: known[w].estimate())  # type: ignore[misc]
-            if not (rule in ("am", "cam") and holders):
+            holders = [w for w in options if known[w].contains(x)] if rule in ("am", "cam") else []
+            cost = [float(held) for held in load] if rule == "cam" else [k.estimate() for k in known]
+            if rule == "lm":
+                cost = [0.5 * scaled(w, [float(held) for held in load]) + 0.5 * scaled(w, cost) for w in range(n)]
+            worker = holders[0] if holders else min(options, key=cost.__getitem__)
+            if not holders:
                 known[worker].update(x)
             load[worker] += 1
             workers.append(worker)
@@ -228,16 +230,19 @@ def scaled(worker: int, values: list[float]) -> float:
     return (values[worker] - min(values)) / spread if spread else 0.0
 
 
-def dagreedy(keys: list[int], n: int, seed: int, window: Window | None = None) -> list[int]:
-    size, slide, slides = (window.size, window.slide, window.slides) if window else (inf, inf, 1)
+def dagreedy(
+    keys: list[int], n: int, seed: int, window: Window | None = None, times: list[int] | None = None
+) -> list[int]:
+    size, slide, slides = (window.size, window.slide, window.slides) if window else (2**62, 2**62, 1)
     heavy = SpaceSaving(10 * n)
-    tuples: list[tuple[float, int]] = []  # slide, worker
-    held: list[tuple[float, int, int]] = []  # slide, tracked key, worker
+    tuples: list[tuple[int, int]] = []  # slide, worker
+    held: list[tuple[int, int, int]] = []  # slide, tracked key, worker
     tracked, workers = set[int](), list[int]()
-    for time, key in enumerate(keys):
-        if window and time and time % size == 0:
+    windows, now = -(2**70), -(2**70)  # before all times
+    for time, key in zip((times if window else None) or range(len(keys)), keys, strict=True):
+        for _ in range(min(time // size - windows, 63) if workers else 0):
             heavy.halve()
-        now = time // slide
+        windows, now = max(windows, time // size), max(now, time // slide)
         tuples = [t for t in tuples if t[0] > now - slides]
         held = [h for h in held if h[0] > now - slides]
         heavy.tally(key)
@@ -378,5 +383,7 @@ ORACLES: dict[str, Callable[..., list[int]]] = {
 }
 
 
-def decide(name: str, keys: list[int], n_workers: int, seed: int, params: dict[str, Any]) -> list[int]:
-    return ORACLES[name](keys, n_workers, seed, **params)
+def decide(name: str, tuples: Tuples, n_workers: int, seed: int, params: dict[str, Any]) -> list[int]:
+    """Times matter only to those that have a window."""
+    timed = {"times": tuples.times.tolist()} if "window" in params and tuples.times is not None else {}
+    return ORACLES[name](tuples.keys.tolist(), n_workers, seed, **params, **timed)

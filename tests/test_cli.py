@@ -68,7 +68,10 @@ def test_streams_by_name(stream: str) -> None:
         (["--workers", "0"], "n_workers is between 1"),
         (["--sync-every", "often"], "always or never, not 'often'"),
         (["--plot", "out.png"], "an .html file, not to out.png"),
-        (["--tuples", "0"], "has no tuples"),
+        (["--tuples", "0"], "--tuples is at least 1, not 0"),
+        (["--partitioners", "pkg:choices=x"], "choices is a whole number, not 'x'"),
+        (["--partitioners", "pkg:choices=-1"], "choices is at least 1, not -1"),
+        (["--stream", "drifting:1,inf"], "infinity"),
     ],
 )
 def test_bad_input_is_a_sentence_and_exit_code_2(arguments: list[str], sentence: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from skewless import Window, from_bytes, partitioner, streams, to_bytes
 from skewless.coordinate import exchange
+from skewless.partitioners.baselines import OnGreedy
 from skewless.partitioners.pkg import Loads
 
 
@@ -26,6 +27,12 @@ from skewless.partitioners.pkg import Loads
         ("pkg", 4, {"choise": 2}, "pkg takes choices besides n_workers and seed, not choise"),
         ("hash", 4, {"choices": 2}, "hash takes no parameters besides"),
         ("cm", 4, {"choices": 64}, "choices is between 1 and 63, not 64"),
+        ("pkg", 4, {"choices": 2.9}, "choices is a whole number, not 2.9"),
+        ("cam", 4, {"window": 100}, r"window is a Window\(size, slide\) or None, not 100"),
+        ("dagreedy", 4, {"window": 100}, "window is a Window"),
+        ("level", 4, {"speeds": (1.0, 2.0)}, "4 workers, 2 speeds"),
+        ("level", 2, {"speeds": (1.0, 0.0)}, "a speed is more than 0, not 0.0"),
+        ("level", 2, {"key_cost": -1}, "key_cost is 0 tuples or more"),
         ("cm", 4, {"cardinality": "hyper"}, 'cardinality is "exact" or "hll", not \'hyper\''),
     ],
 )
@@ -46,6 +53,7 @@ def test_bad_parameters(name: str, n_workers: Any, params: dict[str, Any], sente
             "times are a one-dimensional numpy array of int64, not 1-dimensional float64",
         ),
         (np.zeros(2, np.uint64), np.zeros(3, np.int64), "2 keys came with 3 times"),
+        (np.zeros(1, np.uint64), np.array([2**62]), "times lie between"),
     ],
 )
 def test_bad_arrays(keys: Any, times: Any, sentence: str) -> None:
@@ -56,14 +64,16 @@ def test_bad_arrays(keys: Any, times: Any, sentence: str) -> None:
 @pytest.mark.parametrize(
     ("size", "slide", "sentence"),
     [
-        (0, 0, "size is at least 1, not 0"),
-        (5, 6, "between 1 and the window's size 5, not 6"),
+        (0, 0, "a window's size is between 1 and .*, not 0"),
+        (10.5, 0, "a window's size is a whole number, not 10.5"),
+        (2**70, 0, "a window's size is between 1"),
+        (5, 6, "a window's slide is between 1 and 5, not 6"),
         (5, -1, "not -1"),
         (10**6, 1, "has 1000000 slides; at most 4096 are kept"),
     ],
 )
-def test_bad_windows(size: int, slide: int, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
+def test_bad_windows(size: Any, slide: int, sentence: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=sentence):
         Window(size, slide)
 
 
@@ -72,11 +82,39 @@ def test_a_window_without_slide_tumbles() -> None:
     assert Window(10, 3).slides == 4
 
 
-def test_snapshots_of_another_kind_are_refused() -> None:
-    with pytest.raises(ValueError, match="of another kind than those of cm"):
-        partitioner("cm", 4).restore(partitioner("cm", 4, cardinality="hll").snapshot())
+@pytest.mark.parametrize(
+    ("mine", "theirs"),
+    [
+        (partitioner("cm", 4), partitioner("cm", 4, cardinality="hll")),
+        (partitioner("cm", 4), partitioner("cam", 4)),
+        (partitioner("cm", 4, window=Window(5)), partitioner("cm", 4, window=Window(6))),
+        (partitioner("pkg", 4), partitioner("pkg", 64)),
+        (partitioner("pkg", 4), partitioner("pkg", 4, seed=9)),
+        (partitioner("pkg", 4), partitioner("pkg", 4, choices=3)),
+        (partitioner("pkg", 4), partitioner("shuffle", 4)),
+    ],
+)
+def test_snapshots_of_others_are_refused(mine: Any, theirs: Any) -> None:
+    with pytest.raises(ValueError, match=f"this snapshot is not of {mine.name} with 4 workers and the same parameters"):
+        mine.restore(theirs.snapshot())
+
+
+def test_policies_of_others_are_refused() -> None:
+    for name in ("pkg", "d_choices", "potc", "off_greedy", "level"):
+        policy = partitioner(name, 64).merge([partitioner(name, 64).snapshot()])
+        with pytest.raises(ValueError, match=r"4 workers|numbered from 0 to 3"):
+            partitioner(name, 4).adopt(policy)
+    with pytest.raises(ValueError, match="this policy is no Loads of 4 workers"):
+        partitioner("pkg", 4).adopt(None)
+
+
+def test_bytes_of_others_are_refused() -> None:
     with pytest.raises(ValueError, match="these bytes hold no Loads: load is missing"):
         from_bytes(Loads, to_bytes(partitioner("shuffle", 4).snapshot()))
+    with pytest.raises(ValueError, match="these bytes hold no Loads, but keys, load, places"):
+        from_bytes(Loads, to_bytes(OnGreedy(4).merge([OnGreedy(4).snapshot()])))
+    with pytest.raises(ValueError, match="they are not what to_bytes writes"):
+        from_bytes(Loads, b"garbage")
 
 
 def test_who_has_nothing_to_tell_says_so() -> None:

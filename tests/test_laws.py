@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from skewless import Keys, Partitioner, Times, Workers, partitioner, streams
-from skewless.testing import LAWS, Law, LawBroken, check_partitioner
-from tests.variants import KEYS, N_WORKERS, VARIANTS
+from skewless.testing import LAWS, Law, LawBroken, Tuples, check_partitioner
+from tests.variants import N_WORKERS, TUPLES, VARIANTS
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 @pytest.mark.parametrize(("name", "params"), VARIANTS)
-@given(keys=KEYS, n_workers=N_WORKERS, seed=st.sampled_from([0, 7, 2**64 - 1]))
-def test_law(law: Law, name: str, params: dict[str, Any], keys: Keys, n_workers: int, seed: int) -> None:
-    law(lambda n: partitioner(name, n, seed=seed, **params), n_workers, keys)
+@given(tuples=TUPLES, n_workers=N_WORKERS, seed=st.sampled_from([0, 7, 2**64 - 1]))
+def test_law(law: Law, name: str, params: dict[str, Any], tuples: Tuples, n_workers: int, seed: int) -> None:
+    law(lambda n: partitioner(name, n, seed=seed, **params), n_workers, tuples)
 
 
 @pytest.mark.parametrize(("name", "params"), VARIANTS)

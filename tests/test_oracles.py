@@ -9,19 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skewless import Keys, partitioner, streams
+from skewless import Times, partitioner, streams
 from skewless.coordinate import exchange
 from skewless.partitioners import ALL
+from skewless.testing import Tuples
 from tests.oracles import ORACLES, decide
-from tests.variants import KEYS, N_WORKERS, VARIANTS
+from tests.variants import N_WORKERS, TUPLES, VARIANTS
 
 
-def route(name: str, keys: Keys, n_workers: int, seed: int, params: dict[str, Any]) -> list[int]:
+def route(name: str, tuples: Tuples, n_workers: int, seed: int, params: dict[str, Any]) -> list[int]:
     p = partitioner(name, n_workers, seed=seed, **params)
     if p.plans_ahead:
-        p.observe(keys)
+        p.observe(tuples.keys)
         exchange([p])
-    return [int(worker) for worker in p.route(keys)]
+    return [int(worker) for worker in p.route(tuples.keys, tuples.times)]
 
 
 def test_every_algorithm_has_an_oracle() -> None:
@@ -29,29 +30,33 @@ def test_every_algorithm_has_an_oracle() -> None:
 
 
 @pytest.mark.parametrize(("name", "params"), VARIANTS)
-@given(keys=KEYS, n_workers=N_WORKERS, seed=st.sampled_from([0, 7]))
-@settings(max_examples=5)
-def test_any_keys(name: str, params: dict[str, Any], keys: Keys, n_workers: int, seed: int) -> None:
-    keys = keys[:150]
-    assert route(name, keys, n_workers, seed, params) == decide(name, keys.tolist(), n_workers, seed, params)
+@given(tuples=TUPLES, n_workers=N_WORKERS, seed=st.sampled_from([0, 7]))
+@settings(max_examples=10)
+def test_any_tuples(name: str, params: dict[str, Any], tuples: Tuples, n_workers: int, seed: int) -> None:
+    tuples = tuples.part(slice(150))
+    assert route(name, tuples, n_workers, seed, params) == decide(name, tuples, n_workers, seed, params)
+
+
+STREAMS = {
+    "mild": streams.zipf(600, keys=400, exponent=0.6),
+    "skewed": streams.zipf(600, keys=200, exponent=1.5),
+    "drifting": streams.drifting(600, keys=40, exponent=2.0, every=200),
+}
+# Slowly on, some tuples late, one long silence.
+TIMES = np.arange(600, dtype=np.int64) // 2 - 7 * (np.arange(600) % 11 == 3) + 5000 * (np.arange(600) > 450)
 
 
 @pytest.mark.parametrize(("name", "params"), VARIANTS)
 @pytest.mark.parametrize("n_workers", [4, 12])
-@pytest.mark.parametrize(
-    "keys",
-    [
-        streams.zipf(600, keys=400, exponent=0.6),
-        streams.zipf(600, keys=200, exponent=1.5),
-        streams.drifting(600, keys=40, exponent=2.0, every=200),
-    ],
-    ids=["mild", "skewed", "drifting"],
-)
-def test_skewed_streams(name: str, params: dict[str, Any], keys: Keys, n_workers: int) -> None:
-    keys = keys[:200] if params.get("cardinality") == "hll" else keys
-    assert route(name, keys, n_workers, 1, params) == decide(name, keys.tolist(), n_workers, 1, params)
+@pytest.mark.parametrize("times", [None, TIMES], ids=["untimed", "timed"])
+@pytest.mark.parametrize("stream", STREAMS)
+def test_skewed_streams(name: str, params: dict[str, Any], stream: str, times: Times | None, n_workers: int) -> None:
+    if times is not None and "window" not in params:
+        return
+    tuples = Tuples(STREAMS[stream], times).part(slice(200 if params.get("cardinality") == "hll" else 600))
+    assert route(name, tuples, n_workers, 1, params) == decide(name, tuples, n_workers, 1, params)
 
 
 def test_a_long_stream_of_few_workers_reaches_every_part_of_d_choices() -> None:
     keys = np.concatenate((streams.zipf(1200, keys=30, exponent=1.0), streams.zipf(600, keys=30, exponent=3.0)))
-    assert route("d_choices", keys, 6, 0, {}) == decide("d_choices", keys.tolist(), 6, 0, {})
+    assert route("d_choices", Tuples(keys), 6, 0, {}) == decide("d_choices", Tuples(keys), 6, 0, {})

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import skewless
 from benchmarks.readme import MARKS, generated
 
 ROOT = Path(__file__).parent.parent
@@ -23,7 +25,7 @@ def python(code: str, **environment: str) -> str:
     return done.stdout
 
 
-def test_import_is_light() -> None:
+def test_import_is_light(tmp_path: Path) -> None:
     """Neither Spark nor plotting nor pyarrow is loaded, and nothing is compiled."""
     code = """
 import sys, json, numba
@@ -37,7 +39,7 @@ import skewless
 heavy = ("pyspark", "pandas", "plotly", "typer", "rich", "pyarrow", "fastapi", "skewless.testing")
 print(json.dumps([[name for name in heavy if name in sys.modules], compiled]))
 """
-    assert json.loads(python(code)) == [[], []]
+    assert json.loads(python(code, NUMBA_CACHE_DIR=str(tmp_path))) == [[], []]
 
 
 @pytest.mark.compiled
@@ -50,6 +52,24 @@ stats = choices._choose.stats
 print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
 """
     assert [python(code, NUMBA_CACHE_DIR=str(tmp_path)).split() for _ in range(2)] == [["0", "1"], ["1", "0"]]
+
+
+@pytest.mark.compiled
+def test_a_changed_kernel_is_compiled_anew_wherever_it_is_inlined(tmp_path: Path) -> None:
+    """numba alone would look at pkg.py, see no change, and run the old `below` from hash.py in it."""
+    shutil.copytree(Path(skewless.__file__).parent, tmp_path / "skewless", ignore=shutil.ignore_patterns("__pycache__"))
+    code = """
+import numpy as np, skewless
+p, keys = skewless.partitioner("pkg", 64, choices=1), np.arange(50, dtype=np.uint64)
+assert (p.route(keys) == p.candidates(keys)[:, 0]).all()
+print(p.route(keys).tolist())
+"""
+    cached = {"PYTHONPATH": str(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    before = python(code, **cached)
+    source = tmp_path / "skewless" / "kernels" / "hash.py"
+    source.write_text(source.read_text().replace("((x >> _32) * n) >> _32", "n - _ONE - (((x >> _32) * n) >> _32)"))
+    after = python(code, **cached)
+    assert [63 - worker for worker in json.loads(before)] == json.loads(after)
 
 
 @pytest.mark.compiled

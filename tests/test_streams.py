@@ -73,6 +73,8 @@ def test_drifting_changes_the_hot_keys() -> None:
     stream = streams.drifting(40_000, 1000, 1.5, every=10_000)
     hottest = [np.bincount(part.astype(int)).argmax() for part in np.split(stream, 4)]
     assert len(set(hottest)) == 4
+    other = streams.drifting(40_000, 1000, 1.5, every=10_000, seed=1)
+    assert hottest != [np.bincount(part.astype(int)).argmax() for part in np.split(other, 4)]
 
 
 def test_alternating_is_uniform_then_skewed() -> None:
@@ -119,8 +121,12 @@ def test_keys_of_numpy_arrow_and_dictionaries_agree() -> None:
     assert streams.as_keys(np.array(values)).tolist() == expected
     assert streams.as_keys(pa.chunked_array([values[:2], values[2:]])).tolist() == expected
     assert streams.as_keys(pa.array(values).dictionary_encode()).tolist() == expected
-    with pytest.raises(TypeError, match="keys are words or whole numbers, not double"):
-        streams.as_keys([1.5])
+    assert streams.as_keys([]).size == 0
+    assert streams.as_keys([None, None]).tolist() == [42, 42]
+    assert streams.as_keys(pa.array(["a"], pa.string_view())).tolist() == streams.as_keys([b"a"]).tolist()
+    for given, kind in (([1.5], "double"), (np.array([2**63], np.uint64), "uint64")):
+        with pytest.raises(TypeError, match=f"keys are words or signed whole numbers, as Spark has them, not {kind}"):
+            streams.as_keys(given)
 
 
 def test_traces(tmp_path: Path) -> None:
@@ -144,10 +150,17 @@ def test_traces(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: streams.zipf(-1, 5, 1.0), "0 tuples or more, not -1"),
-        (lambda: streams.zipf(5, 0, 1.0), "between 1 and .* keys, not 0"),
-        (lambda: streams.matched(5, 10, 0.01), "a share of at least 0.1, not 0.01"),
-        (lambda: streams.drifting(5, 10, 1.0, every=0), "every 1 or more tuples, not every 0"),
+        (lambda: streams.zipf(-1, 5, 1.0), "the number of tuples is at least 0, not -1"),
+        (lambda: streams.zipf(5, 0, 1.0), r"the number of keys is between 1 and .*, not 0"),
+        (lambda: streams.zipf(5, 5, float("nan")), "a Zipf exponent is between 0 and 64, not nan"),
+        (lambda: streams.zipf(5, 5, -1.0), "not -1"),
+        (
+            lambda: streams.matched(5, 10, 0.01),
+            "hottest of 10 keys is at least 0.1 and below 1, not 0.01",
+        ),
+        (lambda: streams.lognormal(5, 100.0, 1.0), "gives keys beyond"),
+        (lambda: streams.words(0), "the number of words is at least 1, not 0"),
+        (lambda: streams.drifting(5, 10, 1.0, every=0), "every is at least 1, not 0"),
     ],
 )
 def test_bad_input_gets_a_sentence(make: Callable[[], Keys], sentence: str) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from skewless import Keys, Window
 from skewless.partitioners import ALL
+from skewless.testing import Tuples
 
 _MORE: list[tuple[str, dict[str, Any]]] = [
     ("pkg", {"choices": 1}),
@@ -40,4 +41,16 @@ KEYS: st.SearchStrategy[Keys] = st.tuples(
     st.lists(st.integers(0, 2**20), max_size=400),
     st.lists(st.integers(0, 2**64 - 1), max_size=3),
 ).map(_keys)
+
+
+def _timed(spec: tuple[Keys, list[int] | None]) -> Tuples:
+    """Times go on by some steps, now and then back (a late tuple) or far ahead; or there are none."""
+    keys, steps = spec
+    if not steps:
+        return Tuples(keys)
+    return Tuples(keys, np.cumsum([steps[i % len(steps)] for i in range(keys.size)], dtype=np.int64) - 50)
+
+
+STEPS = st.lists(st.sampled_from([0, 1, 1, 2, 7, -3, 60, 1000]), max_size=40)
+TUPLES: st.SearchStrategy[Tuples] = st.tuples(KEYS, st.none() | STEPS).map(_timed)
 N_WORKERS = st.sampled_from([1, 2, 3, 5, 16, 64, 65])

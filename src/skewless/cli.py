@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import numpy as np
 
 from skewless import partitioners, streams
-from skewless.arrays import Keys, require
+from skewless.arrays import Keys, require, whole
 from skewless.partitioner import Partitioner, Window
-from skewless.partitioners import ALL, named, parameters, partitioner
+from skewless.partitioners import ALL, parameters, partitioner
 from skewless.report import as_figure, as_records, as_table, compare
 
 try:
@@ -36,7 +36,7 @@ def main() -> None:
     """Run the command; bad input is a sentence and exit code 2, never a traceback."""
     try:
         app()
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, TypeError, OSError, ArithmeticError, MemoryError) as error:
         Console(stderr=True).print(f"skewless: {error}", style="red", highlight=False, markup=False)
         sys.exit(2)
 
@@ -102,6 +102,7 @@ def simulate(
     ] = None,
 ) -> None:
     """Route a stream with several partitioners and rank them by balance, fragments and speed."""
+    whole("--tuples", tuples, 1)
     chosen = [(spec, _partitioner(spec, workers, seed)) for spec in names.split(",")]
     options = {
         "sources": sources,
@@ -144,8 +145,18 @@ def _partitioner(spec: str, workers: int, seed: int) -> Partitioner[Any, Any]:
     for setting in settings:
         param, equals, value = setting.partition("=")
         require(equals == "=", f"a parameter is written param=value, not {setting!r} (in {spec!r})")
-        params[param] = _window(value) if param == "window" else int(value) if value.isdigit() else value
-    return partitioner(named(name).name, workers, seed=seed, **params)
+        params[param] = _window(value) if param == "window" else _value(value)
+    return partitioner(name, workers, seed=seed, **params)
+
+
+def _value(word: str) -> int | float | bool | str:
+    """A parameter's value as its type: whole number, number, true or false, else a word."""
+    for kind in (int, float):
+        try:
+            return kind(word)
+        except ValueError:
+            pass
+    return {"true": True, "false": False}.get(word.lower(), word)
 
 
 def _window(spec: str) -> Window:

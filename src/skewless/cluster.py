@@ -6,9 +6,12 @@ their counters to reducers. Everything is a queue with one server and a fixed se
 - Service times depend on the station only, not on the key or the value (PKG section V: a fixed delay per key).
 - Queues are unbounded and first in, first out; the network takes no time, and tuples reach a worker in the order in
   which they arrived, whichever source they came through.
-- Routing does not depend on time: the decisions are made once, tuple by tuple, and replayed at any rate.
-- At a flush a worker finishes what it had begun and then sends all its counters. A reducer works on partial results
-  as they come in, and is done with a flush not before the last worker has sent its part.
+- One partitioner decides for all sources, tuple by tuple; its decisions do not depend on time and are replayed at any
+  rate. (`simulate` is where sources know different things.)
+- At a flush a worker first works off the tuples it has, then sends its counters. Reducers begin at the flush, as if
+  partial results came as fast as they can take them; a flush is done when the last worker has sent and the last reducer
+  has merged.
+- What is left at the end of the stream is not flushed, and not counted as work.
 
 A single worker fed by a Poisson stream is the M/D/1 queue, whose mean wait is known: rho s / (2 (1 - rho)).
 """
@@ -16,15 +19,15 @@ A single worker fed by a Poisson stream is the M/D/1 queue, whose mean wait is k
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import inf
+from math import ceil, inf
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skewless.arrays import Keys, Workers, require
+from skewless.arrays import Keys, Workers, checked, require, whole
 from skewless.kernels import kernel
-from skewless.metrics import measure
+from skewless.metrics import REDUCERS, measure
 from skewless.partitioner import Partitioner
 from skewless.partitioners.baselines import Hash
 
@@ -45,8 +48,8 @@ class Cluster:
         for name in ("route_time", "work_time", "flush_time", "merge_time"):
             require(getattr(self, name) >= 0, f"{name} is 0 or more, not {getattr(self, name)}")
         require(self.flush_every > 0, f"flush_every is more than 0, not {self.flush_every}")
-        require(self.sources >= 1, f"sources is at least 1, not {self.sources}")
-        require(self.reducers >= 1, f"reducers is at least 1, not {self.reducers}")
+        whole("sources", self.sources, 1)
+        whole("reducers", self.reducers, 1)
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,7 @@ def run(
     pkg       89989 a second, 15580 counters
     shuffle   89997 a second, 41267 counters
     """
+    checked(keys)
     require(keys.size > 0, "a stream to process has at least 1 tuple")
     require(rate > 0, f"rate is more than 0 tuples a second, not {rate}")
     require(arrivals in ("poisson", "regular"), f'arrivals are "poisson" or "regular", not {arrivals!r}')
@@ -130,7 +134,7 @@ def _demand(keys: Keys, workers: Workers, arrival: NDArray[np.float64], n_worker
     ends = np.append(np.searchsorted(arrival, cluster.flush_every * np.arange(1, n_flushes + 1)), keys.size)
     counters = np.zeros((ends.size, n_workers), np.int64)
     partials = np.zeros((ends.size, cluster.reducers), np.int64)
-    reducers = Hash(cluster.reducers).route(keys)
+    reducers = Hash(cluster.reducers, seed=REDUCERS).route(keys)
     start = 0
     for period, end in enumerate(ends):
         # A pair of worker and reducer is what a fragment belongs to: both counts in one pass.
@@ -139,29 +143,39 @@ def _demand(keys: Keys, workers: Workers, arrival: NDArray[np.float64], n_worker
         grid = fragments.reshape(n_workers, cluster.reducers)
         counters[period], partials[period] = grid.sum(axis=1), grid.sum(axis=0)
         start = end
-    flushed = slice(None) if cluster.flush_every < inf else slice(0)
-    load = np.bincount(workers, minlength=n_workers)
+    if cluster.flush_every == inf:
+        counted, flushes = keys.size, 0
+    else:
+        counted, flushes = int(ends[-2]) if n_flushes else 0, n_flushes
+        require(
+            counted > 0,
+            f"the stream is over in {arrival[-1]:.3g} s, before the first flush at {cluster.flush_every:g} s: "
+            "give more tuples, or flush more often",
+        )
+    load = np.bincount(workers[:counted], minlength=n_workers)
     busiest = max(
-        cluster.route_time * -(-keys.size // cluster.sources),
-        float((cluster.work_time * load + cluster.flush_time * counters[flushed].sum(axis=0)).max()),
-        float((cluster.merge_time * partials[flushed].sum(axis=0)).max()),
+        cluster.route_time * -(-counted // cluster.sources),
+        float((cluster.work_time * load + cluster.flush_time * counters[:flushes].sum(axis=0)).max()),
+        float((cluster.merge_time * partials[:flushes].sum(axis=0)).max()),
     )
-    return _Demand(ends, counters, partials, busiest / keys.size)
+    return _Demand(ends, counters, partials, busiest / counted)
 
 
 def _sustainable(keys: Keys, workers: Workers, arrival: NDArray[np.float64], n_workers: int, cluster: Cluster) -> float:
     """The rate at which the busiest station is just busy all the time.
 
     The faster tuples come, the more of them share a counter before it is flushed: the demand per tuple depends on the
-    rate, so the rate that follows from it is sought by repetition.
+    rate, so the rate that follows from it is sought by repetition. A stream too short for two flushes is repeated.
     """
     never = replace(cluster, flush_every=inf)
     least = _demand(keys, workers, arrival, n_workers, never).seconds_per_tuple
     if cluster.flush_every == inf or least == 0:
         return 1 / least if least else inf
-    rate = 1 / least
+    rate, lasts = 1 / least, float(arrival[-1]) + 1
     for _ in range(50):
-        seconds = _demand(keys, workers, arrival / rate, n_workers, cluster).seconds_per_tuple
+        times = ceil(2.5 * cluster.flush_every * rate / lasts)
+        again = (arrival + lasts * np.arange(times)[:, None]).reshape(-1) / rate
+        seconds = _demand(np.tile(keys, times), np.tile(workers, times), again, n_workers, cluster).seconds_per_tuple
         if abs(rate * seconds - 1) < 1e-3:
             break
         rate = (rate + 1 / seconds) / 2

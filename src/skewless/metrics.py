@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from skewless.arrays import Keys, Workers, checked, require
+from skewless.arrays import Keys, Workers, array_of, checked, require, whole
 from skewless.kernels import kernel
 from skewless.kernels.hash import mix64
 from skewless.kernels.hashtable import Table, find, full, grown, put, table
@@ -17,6 +17,7 @@ from skewless.kernels.sketch import HyperLogLog, estimate, hll_cell, hyperloglog
 from skewless.partitioners.baselines import Hash
 
 _0, _1 = np.uint64(0), np.uint64(1)
+REDUCERS = 0x7265647563657273  # a seed of their own: keys must not come to reducers as they came to workers
 Loads = NDArray[np.int64] | NDArray[np.float64]
 
 
@@ -53,7 +54,7 @@ def fragment_cost(fragments_of_key: int, n_workers: int) -> float:
     return fragments_of_key / n_workers
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Metrics:
     """What a partitioning of some tuples costs. All other measures follow from these three."""
 
@@ -163,7 +164,7 @@ def measure(keys: Keys, workers: Workers, n_workers: int) -> Metrics:
     >>> m.load.tolist(), m.keys, m.fragments, m.imbalance, m.key_split_ratio
     ([2, 2], 2, 3, 0.0, 1.5)
     """
-    require(n_workers >= 1, f"n_workers is at least 1, not {n_workers}")
+    whole("n_workers", n_workers, 1)
     return metrics(counted(exactly(n_workers), keys, workers))
 
 
@@ -171,15 +172,16 @@ def reducer_cost(keys: Keys, workers: Workers, n_workers: int, n_reducers: int) 
     """Partial results that the busiest reducer merges, keys being hashed to reducers: Dalton equation 2."""
     keys, workers = _tuples(keys, workers, n_workers)
     pairs = np.unique(np.column_stack((keys, workers.astype(np.uint64))), axis=0)
-    return int(np.bincount(Hash(n_reducers).route(pairs[:, 0]), minlength=n_reducers).max())
+    return int(np.bincount(Hash(n_reducers, seed=REDUCERS).route(pairs[:, 0]), minlength=n_reducers).max())
 
 
 def _tuples(keys: Keys, workers: Workers, n_workers: int) -> tuple[Keys, Workers]:
-    keys, _ = checked(keys, None)
+    keys, _ = checked(keys)
+    workers = array_of("workers", workers, np.int32, "route gives such an array")
     require(keys.size == workers.size, f"every key has a worker: {keys.size} keys came with {workers.size} workers")
     within = workers.size == 0 or (int(workers.min()) >= 0 and int(workers.max()) < n_workers)
     require(within, f"workers are numbered from 0 to {n_workers - 1}")
-    return keys, workers.astype(np.int32, copy=False)
+    return keys, workers
 
 
 def _estimates(sketches: HyperLogLog) -> NDArray[np.int64]:

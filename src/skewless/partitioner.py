@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from skewless.arrays import MOST_WORKERS, Keys, Times, Workers, checked, copied, layout, n_bytes, require
+from skewless.arrays import LATEST, MOST_WORKERS, Keys, Times, Workers, alike, checked, copied, n_bytes, require, whole
 from skewless.table import RoutingTable
 
 S = TypeVar("S", bound=tuple[Any, ...])  # a partitioner's state
@@ -31,12 +31,10 @@ class Window:
     slide: int = 0
 
     def __post_init__(self) -> None:
-        require(self.size >= 1, f"a window's size is at least 1, not {self.size}")
+        object.__setattr__(self, "size", whole("a window's size", self.size, 1, LATEST))
         if self.slide == 0:
             object.__setattr__(self, "slide", self.size)
-        require(
-            1 <= self.slide <= self.size, f"a slide is between 1 and the window's size {self.size}, not {self.slide}"
-        )
+        object.__setattr__(self, "slide", whole("a window's slide", self.slide, 1, self.size))
         require(
             self.slides <= MOST_SLIDES,
             f"a window of {self.size} with a slide of {self.slide} has {self.slides} slides; at most {MOST_SLIDES} "
@@ -68,12 +66,8 @@ class Partitioner(ABC, Generic[S, P]):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for field, given in (("n_workers", self.n_workers), ("seed", self.seed)):
-            if isinstance(given, bool) or not isinstance(given, (int, np.integer)):
-                raise TypeError(f"{field} is a whole number, not {given!r}")
-        self.n_workers, self.seed = int(self.n_workers), int(self.seed)
-        require(1 <= self.n_workers <= MOST_WORKERS, f"n_workers is between 1 and {MOST_WORKERS}, not {self.n_workers}")
-        require(0 <= self.seed < 2**64, f"seed is between 0 and 2**64 - 1, not {self.seed}")
+        self.n_workers = whole("n_workers", self.n_workers, 1, MOST_WORKERS)
+        self.seed = whole("seed", self.seed, 0, 2**64 - 1)
         self._state = self.fresh()
 
     @abstractmethod
@@ -102,8 +96,8 @@ class Partitioner(ABC, Generic[S, P]):
     def restore(self, snapshot: S) -> Self:
         """Carry on from a snapshot of a partitioner with the same parameters."""
         require(
-            layout(snapshot) == layout(self._state),
-            f"this snapshot is of another kind than those of {self.name} with these parameters",
+            alike(snapshot, self._state),
+            f"this snapshot is not of {self.name} with {self.n_workers} workers and the same parameters",
         )
         self._state = copied(snapshot)
         return self
@@ -113,7 +107,7 @@ class Partitioner(ABC, Generic[S, P]):
         return None
 
     def adopt(self, policy: P) -> None:
-        """Decide by this policy from now on. Doing so twice is doing so once."""
+        """Decide by this policy, which `merge` of one of its kind made, from now on. Twice is the same as once."""
         raise TypeError(f"{self.name} has no policy to adopt: its sources need not talk")
 
     def table(self, sample: Keys | None = None) -> RoutingTable:
@@ -150,10 +144,16 @@ class Partitioner(ABC, Generic[S, P]):
 NO_TIMES: Times = np.empty(0, np.int64)
 
 
-def ticking(clock: NDArray[np.int64], times: Times | None, n_tuples: int) -> Times:
-    """The times of tuples: as given, or one unit after the tuple before. clock[0] is the time after the last one."""
+def ticking(now: NDArray[np.int64], times: Times | None, n_tuples: int) -> Times:
+    """The times of tuples: as given, or one unit after the tuple before. now[0] is the time after the last one."""
     if times is None:
-        times = np.arange(clock[0], clock[0] + n_tuples, dtype=np.int64)
+        times = np.arange(now[0], now[0] + n_tuples, dtype=np.int64)
     if n_tuples:
-        clock[0] = times[-1] + 1
+        now[0] = times[-1] + 1
     return times
+
+
+def windowed(window: object) -> None:
+    """Refuse what is neither a window nor None."""
+    if window is not None and not isinstance(window, Window):
+        raise TypeError(f"window is a Window(size, slide) or None, not {window!r}")

@@ -12,7 +12,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from skewless.arrays import Keys, Workers, require
+from skewless.arrays import Keys, Workers, checked, require, whole
 from skewless.kernels import kernel
 from skewless.kernels.hash import below, mix64
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 SPARK_SEED = 42  # of Spark's xxhash64: a key hashed here and in Spark is the same key
 
-# Synthetic streams are functions of (parameters, seed, position): a piece that begins at `start` is the same whether
-# or not the rest is made, so that a long stream can be made in pieces. Key 0 is the most frequent one, then key 1, ...
+# Streams with a `start` are functions of (parameters, seed, position): a piece that begins there is the same whether or
+# not the rest is made, so that a long stream can be made in pieces. In `zipf` and `matched`, key 0 is the hottest.
 
 
 def uniform(n: int, keys: int, *, seed: int = 0, start: int = 0) -> Keys:
@@ -58,23 +58,23 @@ def matched(n: int, keys: int, p1: float, *, seed: int = 0, start: int = 0) -> K
 
 def lognormal(n: int, mu: float, sigma: float, *, seed: int = 0) -> Keys:
     """n tuples with key = round(exp(N(mu, sigma))): PKG's LN1 is (1.789, 2.366), its LN2 (2.245, 1.133)."""
-    require(n >= 0, f"a stream has 0 tuples or more, not {n}")
-    return np.rint(np.exp(np.random.default_rng(seed).normal(mu, sigma, n))).astype(np.uint64)
+    whole("the number of tuples", n, 0)
+    keys = np.rint(np.exp(np.random.default_rng(seed).normal(mu, sigma, n)))
+    require(bool(np.all(keys < 2**63)), f"lognormal({mu}, {sigma}) gives keys beyond 2**63: take less")
+    return keys.astype(np.uint64)
 
 
 def drifting(n: int, keys: int, exponent: float, *, every: int, seed: int = 0) -> Keys:
     """A Zipf stream in which other keys become the hot ones, all at once, after every `every` tuples."""
-    require(every >= 1, f"keys change every 1 or more tuples, not every {every}")
+    whole("every", every, 1)
     ranks = zipf(n, keys, exponent, seed=seed)
     epochs = np.arange(n, dtype=np.uint64) // np.uint64(every)
-    out = np.empty(n, np.uint64)
-    _renamed(ranks, epochs, np.uint64(keys), out)
-    return out
+    return _renamed(ranks, epochs, keys, seed)
 
 
 def alternating(n: int, keys: int, exponent: float, *, every: int, seed: int = 0) -> Keys:
     """Uniform and Zipf keys in turn, for `every` tuples each (Dalton figure 9)."""
-    require(every >= 1, f"distributions change every 1 or more tuples, not every {every}")
+    whole("every", every, 1)
     skewed = (np.arange(n) // every) % 2 == 1
     return np.where(skewed, zipf(n, keys, exponent, seed=seed), uniform(n, keys, seed=seed + 1))
 
@@ -94,9 +94,8 @@ def graph_edges(n: int, vertices: int, exponent: float, *, seed: int = 0) -> Edg
     """
     source = zipf(n, vertices, exponent, seed=seed)
     # Who points at many is not who many point at: the in-degrees rank the vertices in another order.
-    destination = np.empty(n, np.uint64)
-    _renamed(zipf(n, vertices, exponent, seed=seed + 1), np.ones(n, np.uint64), np.uint64(vertices), destination)
-    return Edges(source, destination)
+    ranks = zipf(n, vertices, exponent, seed=seed + 1)
+    return Edges(source, _renamed(ranks, np.ones(n, np.uint64), vertices, seed))
 
 
 def several(streams: Sequence[Keys], *, seed: int = 0) -> tuple[Keys, Workers]:
@@ -111,12 +110,14 @@ def several(streams: Sequence[Keys], *, seed: int = 0) -> tuple[Keys, Workers]:
     source = np.random.default_rng(seed).permutation(source)
     out = np.empty(source.size, np.uint64)
     for number, stream in enumerate(streams):
-        out[source == number] = stream
+        out[source == number] = checked(stream)[0]
     return out, source
 
 
 def words(limit: int | None = None) -> Keys:
     """The words of the Python standard library's own source files, in order: real, Zipf-like, on every machine."""
+    if limit is not None:
+        whole("the number of words", limit, 1)
     found: list[bytes] = []
     root = Path(sysconfig.get_paths()["stdlib"])
     tests = {"test", "tests", "idle_test", "site-packages", "__pycache__"}
@@ -176,22 +177,25 @@ def as_keys(values: Sequence[Any] | NDArray[Any] | pa.Array | pa.ChunkedArray) -
     encoded = encoded if isinstance(encoded, pa.DictionaryArray) else encoded.dictionary_encode()
     distinct = encoded.dictionary
     kind = distinct.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind):
-        hashes = [xxhash.xxh64_intdigest(value, SPARK_SEED) for value in distinct.cast(pa.binary()).to_pylist()]
-    elif pa.types.is_integer(kind):
+    if pa.types.is_null(kind):
+        raw: list[bytes] = []
+    elif any(is_kind(kind) for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)):
+        raw = distinct.cast(pa.large_string()).cast(pa.large_binary()).to_pylist()
+    elif any(is_kind(kind) for is_kind in (pa.types.is_binary, pa.types.is_large_binary)):
+        raw = distinct.to_pylist()
+    elif pa.types.is_signed_integer(kind):
         width = 8 if kind.bit_width == 64 else 4  # Spark widens bytes and shorts to ints
         raw = [int(value).to_bytes(width, "little", signed=True) for value in distinct.to_pylist()]
-        hashes = [xxhash.xxh64_intdigest(value, SPARK_SEED) for value in raw]
     else:
-        raise TypeError(f"keys are words or whole numbers, not {kind}: cast the column first")
-    table = np.array([*hashes, SPARK_SEED], np.uint64)
-    number: NDArray[np.int64] = encoded.indices.fill_null(len(hashes)).to_numpy(zero_copy_only=False)
+        raise TypeError(f"keys are words or signed whole numbers, as Spark has them, not {kind}: cast them first")
+    table = np.array([*(xxhash.xxh64_intdigest(value, SPARK_SEED) for value in raw), SPARK_SEED], np.uint64)
+    number: NDArray[np.int64] = encoded.indices.fill_null(len(raw)).to_numpy(zero_copy_only=False)
     return table[number]
 
 
 def _sizes(n: int, keys: int) -> None:
-    require(n >= 0, f"a stream has 0 tuples or more, not {n}")
-    require(1 <= keys < 2**32, f"a stream has between 1 and 2**32 - 1 keys, not {keys}")
+    whole("the number of tuples", n, 0)
+    whole("the number of keys", keys, 1, 2**32 - 1)
 
 
 def _salt(seed: int) -> np.uint64:
@@ -199,13 +203,16 @@ def _salt(seed: int) -> np.uint64:
 
 
 def _zipf_shares(keys: int, exponent: float) -> NDArray[np.float64]:
+    require(0 <= exponent <= 64, f"a Zipf exponent is between 0 and 64, not {exponent}")
     shares = np.arange(1, keys + 1, dtype=np.float64) ** -exponent
     return np.asarray(shares / shares.sum())
 
 
 def _exponent(keys: int, p1: float) -> float:
     """The exponent at which the first of `keys` keys has the share p1, by bisection."""
-    require(1 / keys <= p1 < 1, f"the most frequent of {keys} keys has a share of at least {1 / keys:g}, not {p1:g}")
+    require(
+        1 / keys <= p1 < 1, f"the share of the hottest of {keys} keys is at least {1 / keys:g} and below 1, not {p1:g}"
+    )
     ranks = np.log(np.arange(1, keys + 1, dtype=np.float64))
     low, high = 0.0, 64.0
     for _ in range(60):
@@ -264,8 +271,15 @@ def _uniform(keys: np.uint64, salt: np.uint64, start: int, out: NDArray[np.uint6
         out[i] = below(mix64(salt + np.uint64(start + i)), keys)
 
 
+def _renamed(ranks: Keys, epochs: Keys, keys: int, seed: int) -> Keys:
+    """Another key for each rank in each epoch: all are turned round by a random amount."""
+    out = np.empty(ranks.size, np.uint64)
+    _turned(ranks, epochs, np.uint64(keys), _salt(seed), out)
+    return out
+
+
 @kernel
-def _renamed(ranks: NDArray[np.uint64], epochs: NDArray[np.uint64], keys: np.uint64, out: NDArray[np.uint64]) -> None:
-    """Another key for each rank in each epoch: turned round by a random amount."""
+def _turned(ranks: Keys, epochs: Keys, keys: np.uint64, salt: np.uint64, out: Keys) -> None:
     for i in range(ranks.size):
-        out[i] = (ranks[i] + below(mix64(epochs[i]), keys)) % keys
+        key = ranks[i] + below(mix64(epochs[i] ^ salt), keys)
+        out[i] = min(key, key - keys)

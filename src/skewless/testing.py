@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from skewless import streams
-from skewless.arrays import Keys, from_bytes, n_bytes, to_bytes
+from skewless.arrays import Keys, Times, Workers, from_bytes, n_bytes, to_bytes
 from skewless.coordinate import exchange
 from skewless.partitioner import Partitioner
 from skewless.partitioners.baselines import Hash
@@ -16,7 +19,31 @@ from skewless.table import RoutingTable
 
 AnyPartitioner: TypeAlias = Partitioner[Any, Any]
 New: TypeAlias = Callable[[int], AnyPartitioner]  # n_workers -> a fresh partitioner, always with the same parameters
-Law: TypeAlias = Callable[[New, int, Keys], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Tuples:
+    """Keys, with times or without."""
+
+    keys: Keys
+    times: Times | None = None
+
+    def part(self, which: slice) -> Tuples:
+        return Tuples(self.keys[which], None if self.times is None else self.times[which])
+
+    def parts(self, number: int) -> list[Tuples]:
+        cuts = [self.keys.size * i // number for i in range(number + 1)]
+        return [self.part(slice(start, end)) for start, end in pairwise(cuts)]
+
+    def routed_by(self, partitioner: AnyPartitioner) -> Workers:
+        return partitioner.route(self.keys, self.times)
+
+    def pairs(self, workers: Workers) -> NDArray[np.uint64]:
+        """Each (key, worker) that occurs."""
+        return np.unique(np.column_stack((self.keys, workers.astype(np.uint64))), axis=0)
+
+
+Law: TypeAlias = Callable[[New, int, Tuples], None]
 
 
 class LawBroken(AssertionError):
@@ -29,20 +56,23 @@ def check_partitioner(cls: type[AnyPartitioner], **params: Any) -> None:
     >>> from skewless.partitioners.pkg import Pkg
     >>> check_partitioner(Pkg, choices=3)
     """
+    late = np.array([-5, 3, 0, 400, 399, 10_000], np.int64).repeat(50)
     tries = (
-        (4, np.empty(0, np.uint64)),
-        (3, np.array([2**64 - 1], np.uint64)),
-        (5, streams.uniform(500, keys=100)),
-        (16, streams.zipf(1500, keys=300, exponent=1.2)),
-        (64, streams.drifting(1500, keys=200, exponent=1.5, every=400)),
-        (7, np.zeros(300, np.uint64)),
+        (4, Tuples(np.empty(0, np.uint64))),
+        (3, Tuples(np.array([2**64 - 1], np.uint64))),
+        (5, Tuples(streams.uniform(500, keys=100))),
+        (16, Tuples(streams.zipf(1500, keys=300, exponent=1.2))),
+        (64, Tuples(streams.drifting(1500, keys=200, exponent=1.5, every=400))),
+        (7, Tuples(np.zeros(300, np.uint64))),
+        (6, Tuples(streams.zipf(300, keys=50, exponent=1.0), late)),
     )
     for law in LAWS:
-        for n_workers, keys in tries:
+        for n_workers, tuples in tries:
             try:
-                law(lambda n: cls(n, **params), n_workers, keys)
+                law(lambda n: cls(n, **params), n_workers, tuples)
             except LawBroken as broken:
-                raise LawBroken(f"{cls.__name__}, {n_workers} workers, {keys.size} tuples: {broken}") from None
+                given = f"{cls.__name__}, {n_workers} workers, {tuples.keys.size} tuples"
+                raise LawBroken(f"{given}: {broken}") from None
 
 
 def _hold(claim: bool, otherwise: str) -> None:
@@ -50,63 +80,71 @@ def _hold(claim: bool, otherwise: str) -> None:
         raise LawBroken(otherwise)
 
 
-def _ready(new: New, n_workers: int, keys: Keys) -> AnyPartitioner:
-    """A partitioner that may route: a planner has planned with the keys."""
+def _ready(new: New, n_workers: int, tuples: Tuples) -> AnyPartitioner:
+    """A partitioner that may route: a planner has planned with the tuples."""
     partitioner = new(n_workers)
     if partitioner.plans_ahead:
-        partitioner.observe(keys)
+        partitioner.observe(tuples.keys, tuples.times)
         exchange([partitioner])
     return partitioner
 
 
-def _used(new: New, n_workers: int, keys: Keys) -> AnyPartitioner:
-    """A partitioner that has routed the keys."""
-    partitioner = _ready(new, n_workers, keys)
-    partitioner.route(keys)
+def _used(new: New, n_workers: int, tuples: Tuples) -> AnyPartitioner:
+    """A partitioner that has routed the tuples."""
+    partitioner = _ready(new, n_workers, tuples)
+    tuples.routed_by(partitioner)
     return partitioner
 
 
-def each_tuple_gets_one_worker(new: New, n_workers: int, keys: Keys) -> None:
-    workers = _ready(new, n_workers, keys).route(keys)
-    _hold(workers.dtype == np.int32 and workers.shape == keys.shape, f"{keys.size} keys got {workers.shape} workers")
+def _same(policy: Any, other: Any) -> bool:
+    return other is None if policy is None else other is not None and to_bytes(policy) == to_bytes(other)
+
+
+def each_tuple_gets_one_worker(new: New, n_workers: int, tuples: Tuples) -> None:
+    workers = tuples.routed_by(_ready(new, n_workers, tuples))
+    fits = workers.dtype == np.int32 and workers.shape == tuples.keys.shape
+    _hold(fits, f"{tuples.keys.size} keys got {workers.shape} workers of {workers.dtype}")
     _hold(bool(np.all((workers >= 0) & (workers < n_workers))), f"a worker is not in [0, {n_workers})")
 
 
-def chunking_changes_nothing(new: New, n_workers: int, keys: Keys) -> None:
-    whole = _ready(new, n_workers, keys).route(keys)
-    cuts = sorted({0, 1, keys.size // 7, keys.size // 2, keys.size // 2 + 1, keys.size})
-    pieces = _ready(new, n_workers, keys)
-    parts = [pieces.route(piece) for piece in np.split(keys, [cut for cut in cuts if cut <= keys.size])]
-    _hold(np.array_equal(whole, np.concatenate(parts)), "routing in pieces differs from routing at once")
+def chunking_changes_nothing(new: New, n_workers: int, tuples: Tuples) -> None:
+    whole = tuples.routed_by(_ready(new, n_workers, tuples))
+    pieces, size = _ready(new, n_workers, tuples), tuples.keys.size
+    cuts = sorted({0, min(1, size), size // 7, size // 2, size})
+    parts = [tuples.part(slice(*cut)).routed_by(pieces) for cut in pairwise(cuts)]
+    together = np.concatenate(parts) if parts else whole
+    _hold(np.array_equal(whole, together), "routing in pieces differs from routing at once")
 
 
-def same_input_gives_same_output(new: New, n_workers: int, keys: Keys) -> None:
-    first, second = (_ready(new, n_workers, keys).route(keys) for _ in range(2))
+def same_input_gives_same_output(new: New, n_workers: int, tuples: Tuples) -> None:
+    first, second = (tuples.routed_by(_ready(new, n_workers, tuples)) for _ in range(2))
     _hold(np.array_equal(first, second), "two equal partitioners decided differently")
 
 
-def input_is_not_written_to(new: New, n_workers: int, keys: Keys) -> None:
-    given = keys.copy()
-    given.flags.writeable = False
+def input_is_not_written_to(new: New, n_workers: int, tuples: Tuples) -> None:
+    given = Tuples(tuples.keys.copy(), None if tuples.times is None else tuples.times.copy())
     partitioner = _ready(new, n_workers, given)
-    _hold(np.array_equal(partitioner.route(given), _ready(new, n_workers, keys).route(keys)), "read-only keys differ")
-    given = keys.copy()
-    partitioner.route(given)
-    partitioner.observe(given)
-    _hold(np.array_equal(given, keys), "the keys were changed")
+    expected = given.routed_by(partitioner)
+    partitioner.observe(given.keys, given.times)
+    _hold(np.array_equal(given.keys, tuples.keys), "the keys were changed")
+    same = given.times is None or tuples.times is None or np.array_equal(given.times, tuples.times)
+    _hold(same, "the times were changed")
+    given.keys.flags.writeable = False
+    _hold(np.array_equal(given.routed_by(_ready(new, n_workers, given)), expected), "read-only keys went elsewhere")
 
 
-def a_restored_one_continues(new: New, n_workers: int, keys: Keys) -> None:
-    half = keys.size // 2
-    original = _ready(new, n_workers, keys)
-    original.route(keys[:half])
+def a_restored_one_continues(new: New, n_workers: int, tuples: Tuples) -> None:
+    before, after = tuples.parts(2)
+    original = _ready(new, n_workers, tuples)
+    before.routed_by(original)
     snapshot = original.snapshot()
     restored = new(n_workers).restore(snapshot)
     _overwrite(snapshot)
-    rest = original.route(keys[half:])
-    _hold(np.array_equal(rest, restored.route(keys[half:])), "it goes on differently after restore, or shares memory")
+    same = np.array_equal(after.routed_by(original), after.routed_by(restored))
+    _hold(same, "it goes on differently after restore, or shares memory with the snapshot")
     _overwrite(original.snapshot())
-    _hold(np.array_equal(original.route(keys), restored.route(keys)), "writing to a snapshot changed the partitioner")
+    same = np.array_equal(tuples.routed_by(original), tuples.routed_by(restored))
+    _hold(same, "writing to a snapshot changed the partitioner")
 
 
 def _overwrite(state: tuple[Any, ...]) -> None:
@@ -117,39 +155,52 @@ def _overwrite(state: tuple[Any, ...]) -> None:
             field.fill(1)
 
 
-def state_survives_bytes(new: New, n_workers: int, keys: Keys) -> None:
-    partitioner = _used(new, n_workers, keys)
-    for state in (partitioner.snapshot(), partitioner.merge([partitioner.snapshot()])):
+def state_survives_bytes(new: New, n_workers: int, tuples: Tuples) -> None:
+    partitioner = _used(new, n_workers, tuples)
+    snapshot = partitioner.snapshot()
+    for state in (snapshot, partitioner.merge([snapshot])):
         if state is not None:
             again = from_bytes(type(state), to_bytes(state))
-            _hold(to_bytes(again) == to_bytes(state), f"{type(state).__name__} differs after bytes and back")
-    restored = new(n_workers).restore(from_bytes(type(partitioner.snapshot()), to_bytes(partitioner.snapshot())))
-    _hold(np.array_equal(partitioner.route(keys), restored.route(keys)), "a snapshot from bytes goes on differently")
+            _hold(_same(again, state), f"{type(state).__name__} differs after bytes and back")
+    restored = new(n_workers).restore(from_bytes(type(snapshot), to_bytes(snapshot)))
+    same = np.array_equal(tuples.routed_by(partitioner), tuples.routed_by(restored))
+    _hold(same, "a snapshot from bytes goes on differently")
 
 
-def whole_keys_stay_whole(new: New, n_workers: int, keys: Keys) -> None:
-    partitioner = _ready(new, n_workers, keys)
+def whole_keys_stay_whole(new: New, n_workers: int, tuples: Tuples) -> None:
+    partitioner = _ready(new, n_workers, tuples)
     if not partitioner.splits_keys:
-        pairs = np.unique(np.column_stack((keys, partitioner.route(keys).astype(np.uint64))), axis=0)
-        _hold(len(pairs) == len(np.unique(keys)), "splits_keys is False, yet a key went to two workers")
+        pairs = tuples.pairs(tuples.routed_by(partitioner))
+        _hold(len(pairs) == len(np.unique(tuples.keys)), "splits_keys is False, yet a key went to two workers")
 
 
-def one_worker_gets_everything(new: New, n_workers: int, keys: Keys) -> None:
-    _hold(not _ready(new, 1, keys).route(keys).any(), "with one worker, a tuple went elsewhere")
+def one_worker_gets_everything(new: New, n_workers: int, tuples: Tuples) -> None:
+    _hold(not tuples.routed_by(_ready(new, 1, tuples)).any(), "with one worker, a tuple went elsewhere")
 
 
-def merge_has_no_order(new: New, n_workers: int, keys: Keys) -> None:
-    sources = [_used(new, n_workers, part) for part in np.array_split(keys, 3)]
+def merge_has_no_order(new: New, n_workers: int, tuples: Tuples) -> None:
+    sources = [_used(new, n_workers, part) for part in tuples.parts(3)]
     snapshots = [source.snapshot() for source in sources]
     merged = sources[0].merge(snapshots)
     for others in (snapshots[::-1], [*snapshots[1:], new(n_workers).snapshot(), snapshots[0]]):
-        again = sources[0].merge(others)
-        same = merged is None if again is None else merged is not None and to_bytes(merged) == to_bytes(again)
+        same = _same(merged, sources[0].merge(others))
         _hold(same, "merge depends on the order of snapshots, or on one of a source that has seen nothing")
 
 
-def adopting_twice_is_adopting_once(new: New, n_workers: int, keys: Keys) -> None:
-    sources = [_used(new, n_workers, part) for part in np.array_split(keys, 2)]
+def planners_count_together(new: New, n_workers: int, tuples: Tuples) -> None:
+    alone = new(n_workers)
+    if alone.plans_ahead:
+        alone.observe(tuples.keys, tuples.times)
+        sources = [new(n_workers) for _ in range(3)]
+        for source, part in zip(sources, tuples.parts(3), strict=True):
+            source.observe(part.keys, part.times)
+        together = alone.merge([source.snapshot() for source in sources])
+        same = _same(alone.merge([alone.snapshot()]), together)
+        _hold(same, "three that counted a part each plan differently from one")
+
+
+def adopting_twice_is_adopting_once(new: New, n_workers: int, tuples: Tuples) -> None:
+    sources = [_used(new, n_workers, part) for part in tuples.parts(2)]
     policy = sources[0].merge([source.snapshot() for source in sources])
     if policy is None:
         return
@@ -158,51 +209,61 @@ def adopting_twice_is_adopting_once(new: New, n_workers: int, keys: Keys) -> Non
     once.adopt(policy)
     twice.adopt(policy)
     twice.adopt(policy)
-    _hold(np.array_equal(once.route(keys), twice.route(keys)), "adopting a policy twice differs from once")
+    same = np.array_equal(tuples.routed_by(once), tuples.routed_by(twice))
+    _hold(same, "adopting a policy twice differs from once")
     _hold(to_bytes(policy) == before, "the policy was changed by those who adopted it")
 
 
-def memory_stays_within_its_bound(new: New, n_workers: int, keys: Keys) -> None:
+def telling_it_again_is_no_news(new: New, n_workers: int, tuples: Tuples) -> None:
+    sources = [_used(new, n_workers, part) for part in tuples.parts(3)]
+    exchange(sources)
+    first = sources[0].merge([source.snapshot() for source in sources])
+    exchange(sources)
+    again = sources[0].merge([source.snapshot() for source in sources])
+    _hold(_same(first, again), "what sources had told each other counted twice when they told it again")
+
+
+def memory_stays_within_its_bound(new: New, n_workers: int, tuples: Tuples) -> None:
     partitioner = new(n_workers)
-    for piece in np.array_split(np.concatenate((keys, np.arange(1000, dtype=np.uint64))), 5):
-        partitioner.observe(piece)
+    keys = np.concatenate((tuples.keys, np.arange(1000, dtype=np.uint64)))
+    for piece in Tuples(keys).parts(5):
+        partitioner.observe(piece.keys)
         exchange([partitioner])
-        partitioner.route(piece)
-    taken, bound = n_bytes(partitioner.snapshot()), partitioner.memory_bound(len(np.unique(keys)) + 1000)
+        piece.routed_by(partitioner)
+    taken, bound = n_bytes(partitioner.snapshot()), partitioner.memory_bound(len(np.unique(keys)))
     _hold(taken <= bound, f"its state takes {taken} bytes, more than the {bound} declared")
 
 
-def choices_are_among_distinct_candidates(new: New, n_workers: int, keys: Keys) -> None:
-    partitioner = _ready(new, n_workers, keys)
-    try:
-        candidates = partitioner.candidates(keys)
-    except TypeError:
+def choices_are_among_distinct_candidates(new: New, n_workers: int, tuples: Tuples) -> None:
+    partitioner = _ready(new, n_workers, tuples)
+    if type(partitioner).candidates is Partitioner.candidates:
         return
+    candidates = partitioner.candidates(tuples.keys)
     in_order = np.sort(candidates, axis=1)
     _hold(bool(np.all((candidates >= 0) & (candidates < n_workers))), f"a candidate is not in [0, {n_workers})")
     _hold(bool(np.all(in_order[:, 1:] != in_order[:, :-1])), "two candidates of a key coincide")
-    hashed = Hash(n_workers, seed=partitioner.seed).route(keys)
+    hashed = Hash(n_workers, seed=partitioner.seed).route(tuples.keys)
     _hold(np.array_equal(candidates[:, 0], hashed), "the first candidate is not the hash of the key")
-    workers = partitioner.route(keys)
+    workers = tuples.routed_by(partitioner)
     _hold(bool(np.all((candidates == workers[:, None]).any(axis=1))), "a tuple went to none of its candidates")
 
 
-def planners_begin_like_hash(new: New, n_workers: int, keys: Keys) -> None:
+def planners_begin_with_whole_keys(new: New, n_workers: int, tuples: Tuples) -> None:
     partitioner = new(n_workers)
     if partitioner.plans_ahead:
-        pairs = np.unique(np.column_stack((keys, partitioner.route(keys).astype(np.uint64))), axis=0)
-        _hold(len(pairs) == len(np.unique(keys)), "a planner without a plan split a key")
+        pairs = tuples.pairs(tuples.routed_by(partitioner))
+        _hold(len(pairs) == len(np.unique(tuples.keys)), "a planner without a plan split a key")
 
 
-def its_table_does_likewise(new: New, n_workers: int, keys: Keys) -> None:
-    partitioner = _ready(new, n_workers, keys)
+def its_table_does_likewise(new: New, n_workers: int, tuples: Tuples) -> None:
+    partitioner = _ready(new, n_workers, tuples)
     before = to_bytes(partitioner.snapshot())
-    table = partitioner.table(keys)
+    table = partitioner.table(tuples.keys)
     _hold(to_bytes(partitioner.snapshot()) == before, "making a table changed the partitioner")
     _hold(table.n_workers == n_workers, f"its table is for {table.n_workers} workers")
     _hold(partitioner.splits_keys or not table.splits_keys, "it keeps keys whole, but its table splits them")
     again = RoutingTable.from_json(table.to_json())
-    _hold(np.array_equal(again.route(keys), table.route(keys)), "its table differs after JSON and back")
+    _hold(np.array_equal(again.route(tuples.keys), table.route(tuples.keys)), "its table differs after JSON and back")
 
 
 LAWS: tuple[Law, ...] = (
@@ -215,9 +276,11 @@ LAWS: tuple[Law, ...] = (
     whole_keys_stay_whole,
     one_worker_gets_everything,
     merge_has_no_order,
+    planners_count_together,
     adopting_twice_is_adopting_once,
+    telling_it_again_is_no_news,
     memory_stays_within_its_bound,
     choices_are_among_distinct_candidates,
-    planners_begin_like_hash,
+    planners_begin_with_whole_keys,
     its_table_does_likewise,
 )

@@ -1,7 +1,7 @@
 """What we use of numba, which ships no types."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -10,4 +10,5 @@ class _Config:
 
 config: _Config
 
-def njit(*, cache: bool = ..., nogil: bool = ..., forceinline: bool = ..., _nrt: bool = ...) -> Callable[[F], F]: ...
+# What comes back is a dispatcher, which is called like the function and has attributes of its own.
+def njit(*, cache: bool = ..., nogil: bool = ..., forceinline: bool = ..., _nrt: bool = ...) -> Callable[[F], Any]: ...

@@ -19,7 +19,7 @@ class Hasher(NamedTuple):
     """Where keys may go: the salt of the seed, and the number of workers."""
 
     salt: NDArray[np.uint64]
-    workers: NDArray[np.uint64]
+    n_workers: NDArray[np.uint64]
 
 
 def hasher(n_workers: int, seed: int) -> Hasher:
@@ -68,28 +68,34 @@ def mixed(h: Hasher, key: np.uint64) -> np.uint64:
 
 @kernel
 def first(h: Hasher, x: np.uint64) -> np.uint64:
-    return below(x, h.workers[0])
+    return below(x, h.n_workers[0])
 
 
 @kernel
 def stride(h: Hasher, x: np.uint64) -> np.uint64:
-    return _ONE + below(x << _32, h.workers[0] - _ONE)
+    return _ONE + below(x << _32, h.n_workers[0] - _ONE)
 
 
 @kernel
 def following(h: Hasher, candidate: np.uint64, start: np.uint64, step: np.uint64) -> tuple[np.uint64, np.uint64]:
     """The next candidate, and where its round started (at first: candidate 0)."""
     # x mod n for x < 2n is min(x, x - n) in wrapping arithmetic: the branch that it saves is a coin toss.
-    candidate = min(candidate + step, candidate + step - h.workers[0])
+    candidate = min(candidate + step, candidate + step - h.n_workers[0])
     if candidate == start:
-        start = min(start + _ONE, start + _ONE - h.workers[0])
+        start = min(start + _ONE, start + _ONE - h.n_workers[0])
         candidate = start
     return candidate, start
 
 
+def candidates(h: Hasher, keys: NDArray[np.uint64], choices: int) -> NDArray[np.int32]:
+    """The first so many candidates of each key, at most all workers."""
+    out = np.empty((keys.size, min(choices, int(h.n_workers[0]))), np.int32)
+    _candidates(h, keys, out)
+    return out
+
+
 @kernel
-def candidates(h: Hasher, keys: NDArray[np.uint64], out: NDArray[np.int32]) -> None:
-    """Fill out[i] with the first out.shape[1] candidates of keys[i]."""
+def _candidates(h: Hasher, keys: NDArray[np.uint64], out: NDArray[np.int32]) -> None:
     for i in range(keys.size):
         x = mixed(h, keys[i])
         candidate, step = first(h, x), stride(h, x)

@@ -10,22 +10,32 @@ from numpy.typing import NDArray
 from skewless.kernels import bits, kernel
 
 NEVER = 2**62  # a slide or window of this length does not end
-_BEFORE = -(2**62)  # no tuple seen yet
+_BEFORE = -(2**63)  # no tuple seen yet
 
 
-def tumbling(size: int) -> NDArray[np.int64]:
-    """A clock: the time after the last tuple, the length of a window, the end of the present one."""
-    return np.array([0, size, _BEFORE], np.int64)
+class Clock(NamedTuple):
+    """Time in windows or slides of one length, which begin at multiples of it."""
+
+    now: NDArray[np.int64]  # the time after the last tuple
+    length: NDArray[np.int64]
+    number: NDArray[np.int64]  # of the present window
+
+
+def clock(length: int) -> Clock:
+    return Clock(np.zeros(1, np.int64), np.array([length], np.int64), np.array([_BEFORE], np.int64))
 
 
 @kernel
-def ended(clock: NDArray[np.int64], time: int | np.int64) -> bool:
-    """Whether `time` is past the window at hand (which then becomes the one that holds `time`)."""
-    if time < clock[2]:
-        return False
-    first = clock[2] == _BEFORE
-    clock[2] = (time // clock[1] + 1) * clock[1]
-    return not first
+def passed(c: Clock, time: int | np.int64) -> int:
+    """How many windows have ended when a tuple of this time comes. A late tuple belongs to the present window."""
+    number = time // c.length[0]
+    if c.number[0] == _BEFORE:
+        c.number[0] = number
+    if number <= c.number[0]:
+        return 0
+    ended = number - c.number[0]
+    c.number[0] = number
+    return int(ended)
 
 
 class SlidingWindow(NamedTuple):
@@ -36,7 +46,7 @@ class SlidingWindow(NamedTuple):
     subtracted and its bits dereferenced: a bit of the union goes when its last reference goes.
     """
 
-    clock: NDArray[np.int64]  # time after the last tuple, length of a slide, number of the present slide
+    clock: Clock
     ring_load: NDArray[np.int64]  # [slides, workers]
     ring_held: NDArray[np.uint64]  # [slides, keys, words]
     load: NDArray[np.int64]  # [workers]: L(c_i, w)
@@ -48,7 +58,7 @@ class SlidingWindow(NamedTuple):
 def sliding_window(n_workers: int, n_keys: int, size: int, slide: int) -> SlidingWindow:
     slides, width = -(-size // slide), bits.words(n_workers)
     return SlidingWindow(
-        np.array([0, slide, _BEFORE], np.int64),
+        clock(slide),
         np.zeros((slides, n_workers), np.int64),
         np.zeros((slides, n_keys, width), np.uint64),
         np.zeros(n_workers, np.int64),
@@ -71,18 +81,12 @@ def widened(old: SlidingWindow, n_keys: int) -> SlidingWindow:
 
 @kernel
 def advance(w: SlidingWindow, time: int | np.int64) -> int:
-    """Let the slides up to `time` begin; how many did. A late tuple belongs to the present slide."""
-    slide = time // w.clock[1]
-    if w.clock[2] == _BEFORE:
-        w.clock[2] = slide
-    if slide <= w.clock[2]:
-        return 0
-    passed = int(slide - w.clock[2])
-    for _ in range(min(passed, w.ring_load.shape[0])):
-        w.clock[2] += 1
-        _expire(w, int(w.clock[2] % w.ring_load.shape[0]))
-    w.clock[2] = slide
-    return passed
+    """Let the slides up to `time` begin; how many did."""
+    began = passed(w.clock, time)
+    slides = w.ring_load.shape[0]
+    for ago in range(min(began, slides) - 1, -1, -1):
+        _expire(w, int((w.clock.number[0] - ago) % slides))
+    return began
 
 
 @kernel
@@ -106,14 +110,14 @@ def _expire(w: SlidingWindow, block: int) -> None:
 @kernel
 def add(w: SlidingWindow, worker: int) -> None:
     """Count a tuple on a worker, in the present slide."""
-    w.ring_load[w.clock[2] % w.ring_load.shape[0], worker] += 1
+    w.ring_load[w.clock.number[0] % w.ring_load.shape[0], worker] += 1
     w.load[worker] += 1
 
 
 @kernel
 def hold(w: SlidingWindow, key: int, worker: int) -> bool:
     """Note that a worker holds tracked key number `key` in the present slide; whether that is a new fragment."""
-    block = int(w.clock[2] % w.ring_load.shape[0])
+    block = int(w.clock.number[0] % w.ring_load.shape[0])
     if bits.has(w.ring_held[block, key], worker):
         return False
     bits.put(w.ring_held[block, key], worker)

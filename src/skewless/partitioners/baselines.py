@@ -9,12 +9,13 @@ from typing import ClassVar, NamedTuple, Never
 import numpy as np
 from numpy.typing import NDArray
 
-from skewless.arrays import Keys, Times, Workers, checked, n_bytes
+from skewless.arrays import Keys, Times, Workers, checked, n_bytes, require
 from skewless.kernels import hashtable, kernel
 from skewless.kernels.hash import Hasher, candidates, first, following, hasher, mixed, stride
 from skewless.kernels.hashtable import Table
 from skewless.kernels.lowest import Floor, floor, lowered, lowest
 from skewless.partitioner import NO_TIMES, Partitioner
+from skewless.partitioners.pkg import probe, sent
 
 _0, _1 = np.uint64(0), np.uint64(1)
 
@@ -67,7 +68,7 @@ class Shuffle(Partitioner[Turn, Never]):
     >>> skewless.partitioner("shuffle", 4).route(np.zeros(6, np.uint64)).tolist()
     [0, 1, 2, 3, 0, 1]
 
-    Departures from the paper: the first turn is the seed's, so that many sources do not all begin at worker 0.
+    Departures from the paper: the first turn is the seed's.
     """
 
     name: ClassVar[str] = "shuffle"
@@ -135,17 +136,17 @@ class OnGreedy(Partitioner[Placed, Placement]):
 
     def merge(self, snapshots: Sequence[Placed]) -> Placement:
         keys, places = _agreed([hashtable.entries(s.places) for s in snapshots])
-        return Placement(keys, places, np.stack([s.load - s.others for s in snapshots]).sum(axis=0))
+        return Placement(keys, places, sent(snapshots))
 
     def adopt(self, policy: Placement) -> None:
         state = self._state
+        probe(state, policy, Placement)
         own_keys, own_places = hashtable.entries(state.places)
         new = ~np.isin(own_keys, policy.keys)
         places = hashtable.filled(
             np.concatenate((policy.keys, own_keys[new])), np.concatenate((policy.places, own_places[new]))
         )
-        own = state.load - state.others
-        self._state = state._replace(load=policy.load.copy(), others=policy.load - own, places=places)
+        self._state = state._replace(places=places)
         lowered(self._state.least)
 
 
@@ -195,9 +196,7 @@ class Potc(OnGreedy):
         self.run(_potc, keys, NO_TIMES, workers)
 
     def candidates(self, keys: Keys) -> NDArray[np.int32]:
-        out = np.empty((keys.size, min(2, self.n_workers)), np.int32)
-        candidates(self._state.hasher, checked(keys, None)[0], out)
-        return out
+        return candidates(self._state.hasher, checked(keys)[0], 2)
 
 
 @kernel
@@ -277,6 +276,8 @@ class OffGreedy(Partitioner[Counted, Placement]):
         return Placement(keys, places, load)
 
     def adopt(self, policy: Placement) -> None:
+        fits = isinstance(policy, Placement) and policy.load.shape == (self.n_workers,)
+        require(fits, f"this policy is no Placement of {self.n_workers} workers")
         self._state = self._state._replace(places=hashtable.filled(policy.keys, policy.places))
 
 

@@ -8,14 +8,14 @@ from typing import Any, ClassVar, Literal, NamedTuple, Never
 import numpy as np
 from numpy.typing import NDArray
 
-from skewless.arrays import Keys, Times, Workers, checked, n_bytes, require
+from skewless.arrays import Keys, Times, Workers, checked, n_bytes, require, whole
 from skewless.kernels import bits, hashtable, kernel, sketch
 from skewless.kernels.hash import Hasher, candidates, first, following, hasher, mixed, stride
 from skewless.kernels.hashtable import Table
 from skewless.kernels.lowest import Floor, floor, lowered, lowest
 from skewless.kernels.sketch import HyperLogLog, hyperloglog
-from skewless.kernels.window import NEVER, ended, tumbling
-from skewless.partitioner import NO_TIMES, Partitioner, Window, ticking
+from skewless.kernels.window import NEVER, Clock, clock, passed
+from skewless.partitioner import NO_TIMES, Partitioner, Window, ticking, windowed
 
 _0, _1 = np.uint64(0), np.uint64(1)
 MOST_CHOICES = 63  # one bit of a table's value per candidate
@@ -27,7 +27,7 @@ class Costs(NamedTuple):
     hasher: Hasher
     choices: NDArray[np.int64]
     rule: NDArray[np.float64]  # affinity (0 or 1), p: the weight of load against cardinality
-    clock: NDArray[np.int64]
+    clock: Clock
     load: NDArray[np.int64]  # L
     cardinality: NDArray[np.float64]  # CL: distinct keys, counted or estimated
     most: NDArray[np.float64]  # the largest load and cardinality; the least are found by their floors
@@ -46,7 +46,61 @@ class Estimated(NamedTuple):
 
 
 @dataclass(eq=False)
-class Cm(Partitioner[Any, Never]):
+class ByCardinality(Partitioner[Any, Never]):
+    """What the four have in common: a rule is an affinity and a weight of load against cardinality.
+
+    choices: candidates per key.
+    cardinality: "exact" remembers each key; "hll" keeps 4 KB a worker whatever the number of keys.
+    window: begin anew every window.size (algorithm 1, lines 3 to 5); None: never.
+    """
+
+    affinity: ClassVar[bool] = False
+    weighs_load: ClassVar[float] = 0.0
+
+    choices: int = 2
+    cardinality: Literal["exact", "hll"] = "exact"
+    window: Window | None = None
+
+    def __post_init__(self) -> None:
+        self.choices = whole("choices", self.choices, 1, MOST_CHOICES)
+        require(self.cardinality in ("exact", "hll"), f'cardinality is "exact" or "hll", not {self.cardinality!r}')
+        windowed(self.window)
+        super().__post_init__()
+        if self.cardinality == "hll" or self.window is not None:
+            # An optimistic sketch forgets where a key went, a window on purpose: only otherwise do keys stay whole.
+            self.__dict__["splits_keys"] = True
+
+    def fresh(self) -> Any:
+        costs = Costs(
+            hasher(self.n_workers, self.seed),
+            np.array([min(self.choices, self.n_workers)], np.int64),
+            np.array([self.affinity, self.weighs_load]),
+            clock(self.window.size if self.window else NEVER),
+            np.zeros(self.n_workers, np.int64),
+            np.zeros(self.n_workers),
+            np.zeros(2),
+            floor(),
+            floor(),
+        )
+        exact = self.cardinality == "exact"
+        return Exact(costs, hashtable.table()) if exact else Estimated(costs, hyperloglog(self.n_workers))
+
+    def assign(self, keys: Keys, times: Times | None, workers: Workers) -> None:
+        ticks = ticking(self._state.costs.clock.now, times, keys.size) if self.window else NO_TIMES
+        self.run(_by_table if self.cardinality == "exact" else _by_sketch, keys, ticks, workers)
+
+    def grown(self, state: Exact) -> Exact:
+        return state._replace(held=hashtable.grown(state.held))
+
+    def memory_bound(self, n_keys: int) -> int:
+        return n_bytes(self.fresh()) + (hashtable.most_bytes(n_keys) if self.cardinality == "exact" else 0)
+
+    def candidates(self, keys: Keys) -> NDArray[np.int32]:
+        return candidates(self._state.costs.hasher, checked(keys)[0], self.choices)
+
+
+@dataclass(eq=False)
+class Cm(ByCardinality):
     """CM: to the candidate with the fewest distinct keys (Holistic section 4.1, algorithm 2).
 
     For operations whose cost goes with the number of keys; it does not look at the number of tuples.
@@ -67,54 +121,10 @@ class Cm(Partitioner[Any, Never]):
 
     name: ClassVar[str] = "cm"
     splits_keys: ClassVar[bool] = True
-    affinity: ClassVar[bool] = False
-    weighs_load: ClassVar[float] = 0.0
-
-    choices: int = 2
-    cardinality: Literal["exact", "hll"] = "exact"
-    window: Window | None = None
-
-    def __post_init__(self) -> None:
-        require(1 <= self.choices <= MOST_CHOICES, f"choices is between 1 and {MOST_CHOICES}, not {self.choices}")
-        require(self.cardinality in ("exact", "hll"), f'cardinality is "exact" or "hll", not {self.cardinality!r}')
-        super().__post_init__()
-        if self.cardinality == "hll" or self.window is not None:
-            # An optimistic sketch forgets where a key went, a window on purpose: only otherwise do keys stay whole.
-            self.__dict__["splits_keys"] = True
-
-    def fresh(self) -> Any:
-        costs = Costs(
-            hasher(self.n_workers, self.seed),
-            np.array([min(self.choices, self.n_workers)], np.int64),
-            np.array([self.affinity, self.weighs_load]),
-            tumbling(self.window.size if self.window else NEVER),
-            np.zeros(self.n_workers, np.int64),
-            np.zeros(self.n_workers),
-            np.zeros(2),
-            floor(),
-            floor(),
-        )
-        exact = self.cardinality == "exact"
-        return Exact(costs, hashtable.table()) if exact else Estimated(costs, hyperloglog(self.n_workers))
-
-    def assign(self, keys: Keys, times: Times | None, workers: Workers) -> None:
-        ticks = ticking(self._state.costs.clock, times, keys.size) if self.window else NO_TIMES
-        self.run(_by_table if self.cardinality == "exact" else _by_sketch, keys, ticks, workers)
-
-    def grown(self, state: Exact) -> Exact:
-        return state._replace(held=hashtable.grown(state.held))
-
-    def memory_bound(self, n_keys: int) -> int:
-        return n_bytes(self.fresh()) + (hashtable.most_bytes(n_keys) if self.cardinality == "exact" else 0)
-
-    def candidates(self, keys: Keys) -> NDArray[np.int32]:
-        out = np.empty((keys.size, min(self.choices, self.n_workers)), np.int32)
-        candidates(self._state.costs.hasher, checked(keys, None)[0], out)
-        return out
 
 
 @dataclass(eq=False)
-class Am(Cm):
+class Am(ByCardinality):
     """AM: where the key already is; a new key to the candidate with the fewest distinct keys (algorithm 3).
 
     No aggregation cost: a key is split over time only if the window or a sketch forgets it.
@@ -136,7 +146,7 @@ class Am(Cm):
 
 
 @dataclass(eq=False)
-class Cam(Am):
+class Cam(ByCardinality):
     """cAM: where the key already is; a new key to the candidate with the fewest tuples (algorithm 4).
 
     The best of those that keep keys whole without planning, as long as no single key outweighs a worker.
@@ -153,11 +163,13 @@ class Cam(Am):
     """
 
     name: ClassVar[str] = "cam"
+    splits_keys: ClassVar[bool] = False
+    affinity: ClassVar[bool] = True
     weighs_load: ClassVar[float] = 1.0
 
 
 @dataclass(eq=False)
-class Lm(Cm):
+class Lm(ByCardinality):
     """LM: to the candidate with the least hybrid load, half tuples and half distinct keys (algorithm 5, equation 9).
 
     Both loads are scaled to [0, 1] over all workers (equations 7 and 8), so that neither dominates.
@@ -175,6 +187,7 @@ class Lm(Cm):
     """
 
     name: ClassVar[str] = "lm"
+    splits_keys: ClassVar[bool] = True
     weighs_load: ClassVar[float] = 0.5
 
 
@@ -221,9 +234,11 @@ def _add_tuple(s: Costs, worker: np.uint64) -> None:
 
 @kernel
 def _add_key(s: Costs, worker: np.uint64, cardinality: float) -> None:
-    s.cardinality[worker] = cardinality
-    if cardinality > s.most[1]:
-        s.most[1] = cardinality
+    # An estimate may fall, by a per cent or two, where HyperLogLog changes its formula; what a worker holds does not.
+    if cardinality > s.cardinality[worker]:
+        s.cardinality[worker] = cardinality
+        if cardinality > s.most[1]:
+            s.most[1] = cardinality
 
 
 @kernel
@@ -238,7 +253,7 @@ def _reset(s: Costs) -> None:
 @kernel
 def _by_table(s: Exact, keys: Keys, times: Times, workers: Workers, start: int) -> int:
     for i in range(start, keys.size):
-        if times.size > 0 and ended(s.costs.clock, times[i]):
+        if times.size > 0 and passed(s.costs.clock, times[i]) > 0:
             _reset(s.costs)
             hashtable.clear(s.held)
         if hashtable.full(s.held):
@@ -259,7 +274,7 @@ def _by_table(s: Exact, keys: Keys, times: Times, workers: Workers, start: int) 
 @kernel
 def _by_sketch(s: Estimated, keys: Keys, times: Times, workers: Workers, start: int) -> int:
     for i in range(start, keys.size):
-        if times.size > 0 and ended(s.costs.clock, times[i]):
+        if times.size > 0 and passed(s.costs.clock, times[i]) > 0:
             _reset(s.costs)
             sketch.empty(s.held)
         x = mixed(s.costs.hasher, keys[i])

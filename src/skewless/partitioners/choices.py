@@ -15,7 +15,7 @@ from skewless.kernels.hash import Hasher, first, following, hasher, mixed, strid
 from skewless.kernels.lowest import Floor, floor, lowered, lowest
 from skewless.kernels.sketch import SpaceSaving, space_saving, sure, tally
 from skewless.partitioner import NO_TIMES, Partitioner
-from skewless.partitioners.pkg import Loads, least_loaded
+from skewless.partitioners.pkg import Loads, least_loaded, probe, sent
 
 COUNTERS_PER_WORKER = 10  # with fewer, the head test calls too much of the tail hot
 HEAD = 5  # a key is in the head when its share is above 1 / (5 n)
@@ -27,7 +27,7 @@ class Cursors(NamedTuple):
     on that level now and none at all is below."""
 
     key: NDArray[np.uint64]
-    choices: NDArray[np.int64]
+    asked: NDArray[np.int64]  # candidates looked at
     level: NDArray[np.int64]
     number: NDArray[np.int64]  # of the candidate
     candidate: NDArray[np.uint64]
@@ -103,13 +103,12 @@ class DChoices(Partitioner[Headed, Loads]):
         self.run(_choose, keys, NO_TIMES, workers)
 
     def merge(self, snapshots: Sequence[Headed]) -> Loads:
-        return Loads(np.stack([s.load - s.others for s in snapshots]).sum(axis=0))
+        return Loads(sent(snapshots))
 
     def adopt(self, policy: Loads) -> None:
-        own = self._state.load - self._state.others
-        self._state = self._state._replace(load=policy.load.copy(), others=policy.load - own)
+        probe(self._state, policy, Loads)
         lowered(self._state.least)
-        self._state.cursors.choices[:] = 0
+        self._state.cursors.asked[:] = 0
 
 
 @dataclass(eq=False)
@@ -160,7 +159,7 @@ def _choose(s: Headed, keys: Keys, times: Times, workers: Workers, start: int) -
 def _least_of_many(s: Headed, x: np.uint64, counter: int) -> np.uint64:
     """`least_loaded` of d candidates, going on where the last search ended (Zipf 1.5, n = 64: 58 ns become 30)."""
     c, d, step = s.cursors, s.head_choices[0], stride(s.hasher, x)
-    if c.key[counter] == x and c.choices[counter] == d:
+    if c.key[counter] == x and c.asked[counter] == d:
         number = c.number[counter]
         candidate: np.uint64 = c.candidate[counter]
         start: np.uint64 = c.start[counter]
@@ -177,7 +176,7 @@ def _least_of_many(s: Headed, x: np.uint64, counter: int) -> np.uint64:
         candidate, start = following(s.hasher, candidate, start, step)
         if s.load[candidate] < level:
             at, best, level, best_start = number, candidate, s.load[candidate], start
-    c.key[counter], c.choices[counter], c.level[counter] = x, d, level
+    c.key[counter], c.asked[counter], c.level[counter] = x, d, level
     c.number[counter], c.candidate[counter], c.start[counter] = at, best, best_start
     return best
 

@@ -14,15 +14,15 @@ from skewless.kernels import window as windows
 from skewless.kernels.hash import Hasher, first, hasher, mixed
 from skewless.kernels.lowest import Floor, floor, lowered, lowest
 from skewless.kernels.sketch import SpaceSaving, halve, space_saving, sure, tally
-from skewless.kernels.window import NEVER, SlidingWindow, sliding_window, tumbling, widened
-from skewless.partitioner import NO_TIMES, Partitioner, Window, ticking
+from skewless.kernels.window import NEVER, Clock, SlidingWindow, clock, sliding_window, widened
+from skewless.partitioner import NO_TIMES, Partitioner, Window, ticking, windowed
 from skewless.partitioners.choices import COUNTERS_PER_WORKER, in_head
 
 
 class Affine(NamedTuple):
     hasher: Hasher
     heavy: SpaceSaving
-    decay: NDArray[np.int64]  # frequencies are halved by this clock
+    decay: Clock  # frequencies are halved by this clock
     window: SlidingWindow
     least: Floor
     total: NDArray[np.int64]  # tuples in the window
@@ -64,13 +64,17 @@ class DaGreedy(Partitioner[Affine, Never]):
 
     window: Window | None = None
 
+    def __post_init__(self) -> None:
+        windowed(self.window)
+        super().__post_init__()
+
     def fresh(self) -> Affine:
         size, slide = (self.window.size, self.window.slide) if self.window else (NEVER, NEVER)
         counters = COUNTERS_PER_WORKER * self.n_workers
         return Affine(
             hasher(self.n_workers, self.seed),
             space_saving(counters),
-            tumbling(size),
+            clock(size),
             sliding_window(self.n_workers, 4, size, slide),
             floor(),
             np.zeros(1, np.int64),
@@ -83,7 +87,7 @@ class DaGreedy(Partitioner[Affine, Never]):
         )
 
     def assign(self, keys: Keys, times: Times | None, workers: Workers) -> None:
-        ticks = ticking(self._state.window.clock, times, keys.size) if self.window else NO_TIMES
+        ticks = ticking(self._state.window.clock.now, times, keys.size) if self.window else NO_TIMES
         self.run(_dagreedy, keys, ticks, workers)
 
     def grown(self, state: Affine) -> Affine:
@@ -143,7 +147,7 @@ def _dagreedy(s: Affine, keys: Keys, times: Times, workers: Workers, start: int)
         if s.spares[0] == 0 and s.spare.size < s.rows.size:
             return i
         time = times[i] if times.size > 0 else np.int64(0)
-        if windows.ended(s.decay, time):
+        for _ in range(min(windows.passed(s.decay, time), 63)):
             halve(s.heavy)
         if windows.advance(s.window, time) > 0:
             s.total[0] = 0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skewless.arrays import Keys, Times, Workers, checked, require
+from skewless.arrays import Keys, Times, Workers, checked, require, whole
 from skewless.kernels import kernel
 from skewless.kernels.hash import Hasher, candidates, first, following, hasher, mixed, stride
 from skewless.partitioner import NO_TIMES, Partitioner
@@ -26,6 +26,28 @@ class Loads(NamedTuple):
     """A policy: the true load of each worker, as periodic probing finds it."""
 
     load: NDArray[np.int64]
+
+
+class _Loaded(Protocol):
+    @property
+    def load(self) -> NDArray[np.int64]: ...
+    @property
+    def others(self) -> NDArray[np.int64]: ...
+
+
+def sent(snapshots: Sequence[_Loaded]) -> NDArray[np.int64]:
+    """What all sources together sent to each worker."""
+    total: NDArray[np.int64] = np.stack([snapshot.load - snapshot.others for snapshot in snapshots]).sum(axis=0)
+    return total
+
+
+def probe(state: _Loaded, policy: Any, kind: type) -> None:
+    """Let a source learn the truth: what is not its own is the others'."""
+    load = getattr(policy, "load", None) if type(policy) is kind else None
+    fits = isinstance(load, np.ndarray) and load.dtype == np.int64 and load.shape == state.load.shape
+    require(fits, f"this policy is no {kind.__name__} of {state.load.size} workers")
+    state.others[:] = policy.load - (state.load - state.others)
+    state.load[:] = policy.load
 
 
 @dataclass(eq=False)
@@ -57,7 +79,7 @@ class Pkg(Partitioner[Balanced, Loads]):
     choices: int = 2
 
     def __post_init__(self) -> None:
-        require(self.choices >= 1, f"choices is at least 1, not {self.choices}")
+        self.choices = whole("choices", self.choices, 1)
         super().__post_init__()
 
     def fresh(self) -> Balanced:
@@ -72,16 +94,13 @@ class Pkg(Partitioner[Balanced, Loads]):
         self.run(_pkg, keys, NO_TIMES, workers)
 
     def merge(self, snapshots: Sequence[Balanced]) -> Loads:
-        return Loads(np.stack([s.load - s.others for s in snapshots]).sum(axis=0))
+        return Loads(sent(snapshots))
 
     def adopt(self, policy: Loads) -> None:
-        own = self._state.load - self._state.others
-        self._state = self._state._replace(load=policy.load.copy(), others=policy.load - own)
+        probe(self._state, policy, Loads)
 
     def candidates(self, keys: Keys) -> NDArray[np.int32]:
-        out = np.empty((keys.size, min(self.choices, self.n_workers)), np.int32)
-        candidates(self._state.hasher, checked(keys, None)[0], out)
-        return out
+        return candidates(self._state.hasher, checked(keys)[0], self.choices)
 
 
 @kernel

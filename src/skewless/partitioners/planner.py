@@ -113,6 +113,7 @@ class Planner(Partitioner[Planned, Policy]):
 
     def adopt(self, policy: Policy) -> None:
         state = self._state
+        as_table(policy, self.n_workers)  # refuses what is not a table of these workers
         if policy.version[0] != state.policy.version[0]:
             past = remembered(hashtable.entries(state.past), hashtable.entries(state.counts))
             self._state = _in_force(hashtable.table(), past, copied(policy))
