@@ -66,6 +66,7 @@ class Planned(NamedTuple):
     past: Table  # mixed key -> occurrences in the batches before, in 1 / GRAIN, the older the less
     policy: Policy
     numbers: Table  # mixed key -> its number in the policy + 1
+    ends: NDArray[np.int64]  # of each fragment: the first coin that goes to the next one
     spent: NDArray[np.int64]  # tuples of each hot key since the policy was adopted
 
 
@@ -129,7 +130,9 @@ def _in_force(counts: Table, past: Table, policy: Policy) -> Planned:
     mixed = np.empty(policy.keys.size, np.uint64)
     _mixed(policy.keys, mixed)
     numbers = hashtable.filled(mixed, np.arange(1, mixed.size + 1, dtype=np.uint64))
-    return Planned(counts, past, policy, numbers, np.zeros(mixed.size, np.int64))
+    # The parts of every key sum to WHOLE, so those of the keys before it are whole ones.
+    ends = np.cumsum(policy.parts) - WHOLE * np.repeat(np.arange(mixed.size), np.diff(policy.starts))
+    return Planned(counts, past, policy, numbers, ends, np.zeros(mixed.size, np.int64))
 
 
 Entries: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.uint64]]  # mixed keys and values, as tables have them
@@ -203,8 +206,12 @@ def _follow(s: Planned, keys: Keys, times: Times, workers: Workers, start: int) 
             if p.starts[number] - fragment > 1:
                 s.spent[number - _1] += 1
                 coin = np.int64((np.uint64(s.spent[number - _1]) * _WEYL) & np.uint64(WHOLE - 1))
-                while coin >= p.parts[fragment]:
-                    coin -= p.parts[fragment]
-                    fragment += 1
+                last_fragment = p.starts[number] - 1
+                while fragment < last_fragment:
+                    middle = (fragment + last_fragment) // 2
+                    if coin < s.ends[middle]:
+                        last_fragment = middle
+                    else:
+                        fragment = middle + 1
             workers[i] = p.workers[fragment]
     return keys.size
