@@ -18,26 +18,43 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from skewless import Keys, Partitioner, partitioner, simulate, streams
+from skewless import Keys, Partitioner, Window, partitioner, simulate, streams
 from skewless.coordinate import exchange
 from skewless.partitioners import ALL
 
 N_KEYS, TUPLES, ROUNDS = 100_000, 1_000_000, 7
 EXPONENTS, N_WORKERS = (0.0, 1.0, 1.5), (16, 64, 1024)
-BOUNDS = {"pkg": 8, "potc": 12, "am": 12, "cam": 12, "cm": 30, "lm": 30, "d_choices": 25, "dagreedy": 50}  # at n = 64
+BOUNDS = {  # at n = 64
+    "pkg": 8,
+    "potc": 12,
+    "am": 12,
+    "cam": 12,
+    "cm": 30,
+    "lm": 30,
+    "d_choices": 25,
+    "dagreedy": 50,
+    "dalton windowed": 30,
+}
 FLAT = {"pkg": 1.5, "cam": 1.5}  # the time at n = 1024 over that at n = 16
 EXTRA: tuple[tuple[str, dict[str, Any]], ...] = (
     ("cm", {"cardinality": "hll"}),
     ("am", {"cardinality": "hll"}),
     ("pkg", {"choices": 5}),
+    ("dalton", {"window": Window(60_000, 1000)}),
+    ("dalton", {"window": Window(60_000, 1000), "hot": 5, "greedy": True}),
 )
+
+
+def _shown(param: tuple[str, Any]) -> str:
+    name, value = param
+    return "windowed" if isinstance(value, Window) else name if value is True else str(value)
 
 
 def contenders(n_workers: int, keys: Keys) -> dict[str, Partitioner[Any, Any]]:
     """All of them, compiled and past their first batch (tables grown, plans made)."""
     found = {cls.name: partitioner(cls.name, n_workers) for cls in ALL}
     for name, params in EXTRA:
-        found[f"{name} {' '.join(map(str, params.values()))}"] = partitioner(name, n_workers, **params)
+        found[f"{name} {' '.join(_shown(param) for param in params.items())}"] = partitioner(name, n_workers, **params)
     for p in found.values():
         if p.plans_ahead:
             p.observe(keys)

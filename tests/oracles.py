@@ -365,6 +365,91 @@ def packed(sizes: list[float], places: list[int], share: list[float]) -> list[in
     return by_rule
 
 
+class Sketch:
+    """Count-min, four rows of 4096 columns."""
+
+    def __init__(self) -> None:
+        self.cells: dict[tuple[int, int], int] = {}
+
+    def count(self, key: int) -> int:
+        found, x = list[int](), key
+        for row in range(4):
+            x = mix64((x + 1) & MASK)
+            cell = (row, x % 4096)
+            self.cells[cell] = self.cells.get(cell, 0) + 1
+            found.append(self.cells[cell])
+        return min(found)
+
+
+def dalton(
+    keys: list[int],
+    n: int,
+    seed: int,
+    window: Window | None = None,
+    hot: int = 1,
+    frequencies: str = "exact",
+    micro_batch: bool = False,
+    greedy: bool = False,
+    times: list[int] | None = None,
+) -> list[int]:
+    """Algorithm 1 with lists: tuples in the window, and for each hot key its estimates and who holds it."""
+    slide, slides = (window.slide, window.slides) if window else (2**62, 1)
+    length = window.slide if window else 1000
+    tuples: list[tuple[int, int]] = []  # slide, worker
+    held: list[tuple[int, int, int]] = []  # slide, hot key, worker
+    values, until = dict[int, list[float]](), dict[int, int]()
+    exact, rough, sketched = dict[int, int](), Sketch(), frequencies == "sketch"
+    seen, before, statistics, now = 0, 0, None, -(2**70)
+    workers = list[int]()
+    salt = mix64((seed * 0x9E3779B97F4A7C15 + 1) & MASK)
+    for number, (time, key) in enumerate(zip(times or range(len(keys)), keys, strict=True), 1):
+        if statistics is not None and time // length > statistics:
+            before, seen = seen if time // length == statistics + 1 else 0, 0
+            if frequencies == "hybrid":
+                sketched = not sketched and 2 * len(exact) > 4096
+            exact, rough = {}, Sketch()
+            for cold in [k for k in values if until[k] < time // length]:
+                del values[cold]
+                held = [h for h in held if h[1] != cold]
+        statistics = time // length if statistics is None else max(statistics, time // length)
+        if time // slide > now:
+            tuples = [t for t in tuples if t[0] > time // slide - slides]
+            held = [h for h in held if h[0] > time // slide - slides and not (micro_batch and workers)]
+            now = time // slide
+        x = mixed(key, seed)
+        exact[key] = exact.get(key, 0) + (not sketched)
+        often = rough.count(x) if sketched else exact[key]
+        seen += 1
+        hashed = candidates(key, n, seed, 1)[0]
+        if before and often * hot * n >= before:
+            if key not in values and len(values) < hot * n:
+                values[key] = [-2.0] * n
+                held += [(now, key, hashed)] if often > 1 else []
+            if key in values:
+                until[key] = statistics + 1
+        worker = hashed
+        load = [sum(t[1] == w for t in tuples) for w in range(n)]
+        if key in values:
+            q = values[key]
+            from_hash = [*range(hashed, n), *range(hashed)]
+            worker = max(from_hash, key=q.__getitem__)
+            coin = mix64((salt + number) & MASK)
+            if greedy:
+                holders = sorted(sorted({h[2] for h in held if h[1] == key}), key=load.__getitem__)
+                room = holders and float(load[holders[0]] * n) <= 1.05 * float(len(tuples) + 1)
+                worker = holders[0] if room else load.index(min(load))
+            elif (coin >> 11) * 2.0**-53 < 0.1:
+                worker = (mix64(coin) >> 32) * n >> 32
+            held.append((now, key, worker))
+            here, mean = float(load[worker] + 1), float(len(tuples) + 1) / n
+            fragments = len({h[2] for h in held if h[1] == key})
+            reward = -0.5 * ((here - mean) / max(here, mean) + float(fragments) / n)
+            q[worker] += 0.1 * (reward - q[worker])
+        tuples.append((now, worker))
+        workers.append(worker)
+    return workers
+
+
 ORACLES: dict[str, Callable[..., list[int]]] = {
     "hash": hash_,
     "shuffle": shuffle,
@@ -379,11 +464,13 @@ ORACLES: dict[str, Callable[..., list[int]]] = {
     "cam": holistic("cam"),
     "lm": holistic("lm"),
     "dagreedy": dagreedy,
+    "dalton": dalton,
     "level": level,
 }
 
 
 def decide(name: str, tuples: Tuples, n_workers: int, seed: int, params: dict[str, Any]) -> list[int]:
     """Times matter only to those that have a window."""
-    timed = {"times": tuples.times.tolist()} if "window" in params and tuples.times is not None else {}
+    windowed = "window" in params or name == "dalton"
+    timed = {"times": tuples.times.tolist()} if windowed and tuples.times is not None else {}
     return ORACLES[name](tuples.keys.tolist(), n_workers, seed, **params, **timed)

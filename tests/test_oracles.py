@@ -51,7 +51,7 @@ TIMES = np.arange(600, dtype=np.int64) // 2 - 7 * (np.arange(600) % 11 == 3) + 5
 @pytest.mark.parametrize("times", [None, TIMES], ids=["untimed", "timed"])
 @pytest.mark.parametrize("stream", STREAMS)
 def test_skewed_streams(name: str, params: dict[str, Any], stream: str, times: Times | None, n_workers: int) -> None:
-    if times is not None and "window" not in params:
+    if times is not None and "window" not in params and name != "dalton":
         return
     tuples = Tuples(STREAMS[stream], times).part(slice(200 if params.get("cardinality") == "hll" else 600))
     assert route(name, tuples, n_workers, 1, params) == decide(name, tuples, n_workers, 1, params)

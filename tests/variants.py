@@ -20,6 +20,10 @@ _MORE: list[tuple[str, dict[str, Any]]] = [
     ("am", {"cardinality": "hll", "window": Window(50, 10)}),
     ("dagreedy", {"window": Window(100, 10)}),
     ("dagreedy", {"window": Window(70)}),
+    ("dalton", {"window": Window(100, 20)}),
+    ("dalton", {"window": Window(100, 20), "hot": 5, "greedy": True}),
+    ("dalton", {"window": Window(60), "hot": 3, "frequencies": "sketch", "micro_batch": True}),
+    ("dalton", {"window": Window(80, 40), "frequencies": "hybrid"}),
     ("level", {"split": False}),
     ("level", {"key_cost": 2.5}),
 ]

@@ -136,3 +136,39 @@ def forget(w: SlidingWindow, key: int) -> None:
     w.held[key, :] = np.uint64(0)
     w.references[key, :] = 0
     w.fragments[key] = 0
+
+
+class Holders(NamedTuple):
+    """For each tracked key, its emptiest holder when last sought.
+
+    Within a slide loads only grow, so that holders before it are fuller now, and none is emptier.
+    """
+
+    level: NDArray[np.int64]  # its load then, -1: seek it anew
+    holder: NDArray[np.int64]
+
+
+def holders(n_keys: int) -> Holders:
+    return Holders(np.full(n_keys, -1, np.int64), np.zeros(n_keys, np.int64))
+
+
+@kernel
+def emptiest_holder(w: SlidingWindow, h: Holders, key: int) -> int:
+    """The holder of a tracked key with the least load, the lowest on ties; -1 if no worker holds it."""
+    held = w.held[key]
+    if h.level[key] >= 0:
+        holder = int(h.holder[key])
+        while holder >= 0 and w.load[holder] != h.level[key]:
+            holder = bits.following(held, holder + 1)
+        if holder >= 0:
+            h.holder[key] = holder
+            return holder
+    best = bits.following(held, 0)
+    holder = best
+    while holder >= 0:
+        if w.load[holder] < w.load[best]:
+            best = holder
+        holder = bits.following(held, holder + 1)
+    if best >= 0:
+        h.level[key], h.holder[key] = w.load[best], best
+    return best

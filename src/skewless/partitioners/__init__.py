@@ -10,6 +10,7 @@ from skewless.partitioners.baselines import Hash, OffGreedy, OnGreedy, Potc, Shu
 from skewless.partitioners.cardinality import Am, Cam, Cm, Lm
 from skewless.partitioners.choices import DChoices, WChoices
 from skewless.partitioners.dagreedy import DaGreedy
+from skewless.partitioners.dalton import Dalton
 from skewless.partitioners.level import Level
 from skewless.partitioners.pkg import Pkg
 
@@ -27,6 +28,7 @@ ALL: tuple[type[Partitioner[Any, Any]], ...] = (
     Cam,
     Lm,
     DaGreedy,
+    Dalton,
     Level,
 )
 

@@ -14,7 +14,7 @@ from skewless.kernels import window as windows
 from skewless.kernels.hash import Hasher, first, hasher, mixed
 from skewless.kernels.lowest import Floor, floor, lowered, lowest
 from skewless.kernels.sketch import SpaceSaving, halve, space_saving, sure, tally
-from skewless.kernels.window import NEVER, Clock, SlidingWindow, clock, sliding_window, widened
+from skewless.kernels.window import NEVER, Clock, Holders, SlidingWindow, clock, holders, sliding_window, widened
 from skewless.partitioner import NO_TIMES, Partitioner, Window, ticking, windowed
 from skewless.partitioners.choices import COUNTERS_PER_WORKER, in_head
 
@@ -30,8 +30,7 @@ class Affine(NamedTuple):
     tracked: NDArray[np.uint64]  # counter -> that key, which may have lost the counter since
     spare: NDArray[np.int64]  # numbers that are free ...
     spares: NDArray[np.int64]  # ... the first so many of them
-    level: NDArray[np.int64]  # load of the emptiest holder of a tracked key when last sought, -1: seek it anew
-    holder: NDArray[np.int64]  # that holder: those before it are fuller now, and none is emptier
+    holders: Holders
 
 
 @dataclass(eq=False)
@@ -82,8 +81,7 @@ class DaGreedy(Partitioner[Affine, Never]):
             np.zeros(counters, np.uint64),
             np.arange(4, dtype=np.int64),
             np.array([4], np.int64),
-            np.full(4, -1, np.int64),
-            np.zeros(4, np.int64),
+            holders(4),
         )
 
     def assign(self, keys: Keys, times: Times | None, workers: Workers) -> None:
@@ -97,8 +95,7 @@ class DaGreedy(Partitioner[Affine, Never]):
             window=widened(state.window, 2 * tracked),
             spare=spare,
             spares=np.array([tracked], np.int64),
-            level=np.pad(state.level, (0, tracked), constant_values=-1),
-            holder=np.pad(state.holder, (0, tracked)),
+            holders=holders(2 * tracked),
         )
 
     def memory_bound(self, n_keys: int) -> int:
@@ -109,31 +106,10 @@ class DaGreedy(Partitioner[Affine, Never]):
 
 
 @kernel
-def _emptiest_holder(s: Affine, row: int) -> int:
-    """The holder of a tracked key with the least load, the lowest on ties; -1 if no worker holds it."""
-    held, load = s.window.held[row], s.window.load
-    if s.level[row] >= 0:
-        holder = s.holder[row]
-        while holder >= 0 and load[holder] != s.level[row]:
-            holder = bits.following(held, holder + 1)
-        if holder >= 0:
-            s.holder[row] = holder
-            return int(holder)
-    best = holder = bits.following(held, 0)
-    while holder >= 0:
-        if load[holder] < load[best]:
-            best = holder
-        holder = bits.following(held, holder + 1)
-    if best >= 0:
-        s.level[row], s.holder[row] = load[best], best
-    return best
-
-
-@kernel
 def _best(s: Affine, row: int) -> int:
     """The worker of the best score, total [held] - n load in whole numbers, the lowest on ties."""
     n, load = s.window.load.size, s.window.load
-    emptiest, holder = lowest(load, s.least), _emptiest_holder(s, row)
+    emptiest, holder = lowest(load, s.least), windows.emptiest_holder(s.window, s.holders, row)
     if holder < 0:
         return emptiest
     gain = s.total[0] - n * (load[holder] - load[emptiest])
@@ -153,13 +129,13 @@ def _dagreedy(s: Affine, keys: Keys, times: Times, workers: Workers, start: int)
             s.total[0] = 0
             for load in s.window.load:
                 s.total[0] += load
-            s.level[:] = -1
+            s.holders.level[:] = -1
             lowered(s.least)
         x = mixed(s.hasher, keys[i])
         counter = tally(s.heavy, x)
         if s.rows[counter] >= 0 and s.tracked[counter] != x:
             windows.forget(s.window, s.rows[counter])
-            s.level[s.rows[counter]] = -1
+            s.holders.level[s.rows[counter]] = -1
             s.spare[s.spares[0]] = s.rows[counter]
             s.spares[0] += 1
             s.rows[counter] = -1
@@ -173,7 +149,7 @@ def _dagreedy(s: Affine, keys: Keys, times: Times, workers: Workers, start: int)
             worker = _best(s, s.rows[counter])
         windows.add(s.window, worker)
         if s.rows[counter] >= 0 and windows.hold(s.window, s.rows[counter], worker):
-            s.level[s.rows[counter]] = -1
+            s.holders.level[s.rows[counter]] = -1
         s.total[0] += 1
         workers[i] = worker
     return keys.size
