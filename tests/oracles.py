@@ -421,10 +421,10 @@ def dalton(
         often = rough.count(x) if sketched else exact[key]
         seen += 1
         hashed = candidates(key, n, seed, 1)[0]
-        if before and often * hot * n >= before:
+        if before and often > 1 and often * hot * n >= before:
             if key not in values and len(values) < hot * n:
                 values[key] = [-2.0] * n
-                held += [(now, key, hashed)] if often > 1 else []
+                held.append((now, key, hashed))
             if key in values:
                 until[key] = statistics + 1
         worker = hashed
@@ -450,6 +450,32 @@ def dalton(
     return workers
 
 
+def kip(keys: list[int], n: int, seed: int, heavy: int = 2, slack: float = 0.001) -> list[int]:
+    """Algorithm 1, once, with hashing in force before."""
+    size = 1 << (64 * n - 1).bit_length()
+    hosts = [host * n // size for host in range(size)]
+    order = sorted(set(keys), key=lambda key: (-keys.count(key), key))
+    share = {key: 16.0 * keys.count(key) / (16.0 * len(keys)) for key in order}
+    most = max(1 / n, share[order[0]]) * (1 + slack) if order else 0.0
+    load, place = [0.0] * n, dict[int, int]()
+    for key in order[: heavy * n]:
+        at = hosts[spark_hash(key) % size]
+        place[key] = at if load[at] + share[key] <= most else load.index(min(load))
+        load[place[key]] += share[key]
+    mass = [0.0] * size
+    for key in order[heavy * n :]:
+        mass[spark_hash(key) % size] += share[key]
+    for host in range(size):
+        load[hosts[host]] += mass[host]
+    for host in range(size):
+        least = load.index(min(load))
+        if mass[host] and load[hosts[host]] > most and load[least] + mass[host] < load[hosts[host]]:
+            load[hosts[host]] -= mass[host]
+            load[least] += mass[host]
+            hosts[host] = least
+    return [place.get(key, hosts[spark_hash(key) % size]) for key in keys]
+
+
 ORACLES: dict[str, Callable[..., list[int]]] = {
     "hash": hash_,
     "shuffle": shuffle,
@@ -465,6 +491,7 @@ ORACLES: dict[str, Callable[..., list[int]]] = {
     "lm": holistic("lm"),
     "dagreedy": dagreedy,
     "dalton": dalton,
+    "kip": kip,
     "level": level,
 }
 

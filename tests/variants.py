@@ -24,6 +24,7 @@ _MORE: list[tuple[str, dict[str, Any]]] = [
     ("dalton", {"window": Window(100, 20), "hot": 5, "greedy": True}),
     ("dalton", {"window": Window(60), "hot": 3, "frequencies": "sketch", "micro_batch": True}),
     ("dalton", {"window": Window(80, 40), "frequencies": "hybrid"}),
+    ("kip", {"heavy": 1, "slack": 0.0}),
     ("level", {"split": False}),
     ("level", {"key_cost": 2.5}),
 ]

@@ -169,6 +169,17 @@ class RoutingTable:
             return {int(worker): int(part) / WHOLE for worker, part in pairs}
         return {int(self.hosts[self.host_of(np.array([key], np.uint64))[0]]): 1.0}
 
+    def places_of(self, keys: Keys) -> Workers:
+        """The worker of each key; of a split key, the one with the largest part, the first of them."""
+        places = self.hosts[self.host_of(keys)]
+        number = np.searchsorted(self.keys, keys)
+        hot = np.flatnonzero(number < self.keys.size)
+        hot = hot[self.keys[number[hot]] == keys[hot]]
+        for at, key in zip(hot.tolist(), number[hot].tolist(), strict=True):
+            fragments = slice(self.starts[key], self.starts[key + 1])
+            places[at] = self.workers[fragments][int(np.argmax(self.parts[fragments]))]
+        return places
+
     def resized(self, n_workers: int) -> Self:
         """The same table for more or fewer workers, with as little as possible placed elsewhere.
 

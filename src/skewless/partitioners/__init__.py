@@ -11,6 +11,7 @@ from skewless.partitioners.cardinality import Am, Cam, Cm, Lm
 from skewless.partitioners.choices import DChoices, WChoices
 from skewless.partitioners.dagreedy import DaGreedy
 from skewless.partitioners.dalton import Dalton
+from skewless.partitioners.kip import Kip
 from skewless.partitioners.level import Level
 from skewless.partitioners.pkg import Pkg
 
@@ -29,6 +30,7 @@ ALL: tuple[type[Partitioner[Any, Any]], ...] = (
     Lm,
     DaGreedy,
     Dalton,
+    Kip,
     Level,
 )
 

@@ -56,6 +56,7 @@ class Learned(NamedTuple):
     tuples: NDArray[np.int64]  # in the window; since the beginning; since the last agreement
     rows: Table  # mixed key -> its row + 1
     keys: NDArray[np.uint64]  # of the rows
+    spare: NDArray[np.int64]  # the free rows come first
     until: NDArray[np.int64]  # the last statistics window in which the row is used, -1: free
     values: NDArray[np.float64]  # [rows, workers]: Q(k, a)
     best: NDArray[np.int64]  # argmax Q(k, .)
@@ -97,10 +98,11 @@ class Dalton(Partitioner[Learned, Agreed]):
     Zapridou, Mytilinis, Ailamaki: Dalton: learned partitioning for distributed data streams. PVLDB 16(3), 2022.
 
     Departures from the paper: `hot` and `greedy`. Ties go to the first worker from the hash of the key on. A key that
-    turns hot is taken to be held by its hash worker till then. If more keys are hot than there are rows, the later ones
-    are hashed. Cooperative merge: the mean of the estimates, weighted by the tuples that each source saw of the key;
-    the paper's formula divides by the number of sources and the total besides, which shrinks the estimates to nothing.
-    Sources tell each other their loads too, so that rewards are for the true load.
+    turns hot has come at least twice in its statistics window, and is taken to be held by its hash worker till then. If
+    more keys are hot than there are rows, the later ones are hashed. Cooperative merge: the mean of the estimates,
+    weighted by the tuples that each source saw of the key; the paper's formula divides by the number of sources and the
+    total besides, which shrinks the estimates to nothing. Sources tell each other their loads too, so that rewards are
+    for the true load.
     """
 
     name: ClassVar[str] = "dalton"
@@ -138,6 +140,7 @@ class Dalton(Partitioner[Learned, Agreed]):
             np.zeros(3, np.int64),
             hashtable.table(rows + 1),
             np.zeros(rows, np.uint64),
+            np.arange(rows, dtype=np.int64)[::-1].copy(),
             np.full(rows, -1, np.int64),
             np.full((rows, n), WORST),
             np.zeros(rows, np.int64),
@@ -255,22 +258,21 @@ def _release(s: Learned, row: int) -> None:
     windows.forget(s.window, row)
     s.holders.level[row] = -1
     s.until[row] = -1
+    s.spare[s.rule[0] - s.rows.used[0] - 1] = row
 
 
 @kernel
 def _new_row(s: Learned, x: np.uint64) -> int:
     """A row for a key, -1 if all are taken."""
-    for row in range(s.rule[0]):
-        if s.until[row] < 0:
-            hashtable.put(s.rows, hashtable.find(s.rows, x), x, np.uint64(row + 1))
-            s.keys[row] = x
-            s.until[row] = 0
-            s.counts[row] = 0
-            s.values[row, :] = WORST
-            s.best[row] = np.int64(first(s.hasher, x))
-            s.second[row] = WORST
-            return row
-    return -1
+    spares = s.rule[0] - s.rows.used[0]
+    if spares == 0:
+        return -1
+    row = int(s.spare[spares - 1])
+    hashtable.put(s.rows, hashtable.find(s.rows, x), x, np.uint64(row + 1))
+    s.keys[row], s.until[row], s.counts[row] = x, 0, 0
+    s.values[row, :] = WORST
+    s.best[row], s.second[row] = np.int64(first(s.hasher, x)), WORST
+    return row
 
 
 @kernel
@@ -348,10 +350,11 @@ def _dalton(s: Learned, keys: Keys, times: Times, workers: Workers, start: int) 
         f.seen[0] += 1
         row = int(np.int64(s.rows.slots[hashtable.find(s.rows, x) + _1])) - 1
         hashed = int(np.int64(first(s.hasher, x)))
-        if f.seen[1] > 0 and often * s.rule[0] >= f.seen[1]:  # l. 3: f_k >= L / n
+        # l. 3: f_k >= L / n. A key that came once is not hot, however short the statistics window is.
+        if f.seen[1] > 0 and often > 1 and often * s.rule[0] >= f.seen[1]:
             if row < 0:
                 row = _new_row(s, x)
-                if row >= 0 and often > 1:
+                if row >= 0:
                     windows.hold(s.window, row, hashed)
             if row >= 0:
                 s.until[row] = f.clock.number[0] + 1

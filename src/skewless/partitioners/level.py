@@ -77,7 +77,7 @@ class Level(Planner):
             return replace(old, hosts=hosts).placing(hot, starts, workers, poured)
         places = _packed(
             np.concatenate((sizes + self.key_cost, host_sizes)),
-            np.concatenate((_places(hot, old), old.hosts)),
+            np.concatenate((old.places_of(hot), old.hosts)),
             share,
         )
         bare = replace(old, hosts=places[n_hot:])
@@ -88,12 +88,6 @@ class Level(Planner):
         enough = int(np.searchsorted(np.cumsum(histogram.counts), POURED * histogram.total)) + 1
         least = min(enough, 2 * HOT * self.n_workers, histogram.keys.size)
         return max(histogram.heavier_than(1 / (HOT * self.n_workers)), least)
-
-
-def _places(keys: NDArray[np.uint64], old: RoutingTable) -> NDArray[np.int32]:
-    """Where each key was, the heaviest of its fragments."""
-    found = (old.places(key) for key in keys.tolist())
-    return np.array([max(places, key=lambda worker: (places[worker], -worker)) for places in found], np.int32)
 
 
 def _keep(

@@ -79,6 +79,7 @@ class Planner(Partitioner[Planned, Policy]):
     """
 
     plans_ahead: ClassVar[bool] = True
+    averages: ClassVar[bool] = False  # does it plan from the past too, or for the batch at hand?
 
     @abstractmethod
     def plan(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
@@ -106,9 +107,14 @@ class Planner(Partitioner[Planned, Policy]):
         # Sources that planned apart, and so disagree under one version, are settled by the bytes of their plans.
         policies = [snapshot.policy for snapshot in snapshots]
         last = max(policies, key=lambda policy: (int(policy.version[0]), [field.tobytes() for field in policy]))
-        histogram = counted([hashtable.entries(snapshot.counts) for snapshot in snapshots])
-        if histogram.keys.size == 0:
+        tables = [hashtable.entries(snapshot.counts) for snapshot in snapshots]
+        if not any(keys.size for keys, _ in tables):
             return last
+        if self.averages:
+            pasts = [hashtable.entries(snapshot.past) for snapshot in snapshots]
+            both = (remembered(past, counts) for past, counts in zip(pasts, tables, strict=True))
+            tables = [hashtable.entries(table) for table in both]
+        histogram = counted(tables)
         new = self.plan(histogram, as_table(last, self.n_workers))
         return as_policy(new)._replace(version=last.version + 1)
 
@@ -122,6 +128,8 @@ class Planner(Partitioner[Planned, Policy]):
     def table(self, sample: Keys | None = None) -> RoutingTable:
         """The plan for batches to come: from all that is remembered, where one batch would tell noise for news."""
         in_force = as_table(self._state.policy, self.n_workers)
+        if self.averages:
+            return in_force
         histogram = counted([hashtable.entries(self._state.past)])
         return replace(self.plan(histogram, in_force), version=in_force.version) if histogram.keys.size else in_force
 
