@@ -100,7 +100,7 @@ def test_level_forgets_the_past_when_the_distribution_changes() -> None:
 class TestKip:
     """On Zipf 1.0 with 100,000 keys, as PEERS measured the authors' own."""
 
-    shares = np.arange(1, 100_001) ** -1.0
+    shares: NDArray[np.float64] = 1.0 / np.arange(1, 100_001)
     shares /= shares.sum()
     keys = streams.as_keys(np.arange(100_000))
 
