@@ -333,11 +333,7 @@ def level(
             workers.append(hosts[spark_hash(key) % size])
             continue
         spent[key] = spent.get(key, 0) + 1
-        coin, whole = spent[key] * 2654435769 % 2**32, sum(amount for _, amount in at[key])
-        parts = [floor(amount / whole * 2**32) for _, amount in at[key]]
-        amounts = [amount for _, amount in at[key]]
-        parts[amounts.index(max(amounts))] += 2**32 - sum(parts)
-        workers.append(next(w for i, (w, _) in enumerate(at[key]) if coin < sum(parts[: i + 1])))
+        workers.append(at[key][golden(spent[key], [amount for _, amount in at[key]])][0])
     return workers
 
 
@@ -476,6 +472,45 @@ def kip(keys: list[int], n: int, seed: int, heavy: int = 2, slack: float = 0.001
     return [place.get(key, hosts[spark_hash(key) % size]) for key in keys]
 
 
+def prompt(keys: list[int], n: int, seed: int) -> list[int]:
+    """Algorithm 2 for this batch; then each tuple of a key by the golden order of its parts."""
+    order = sorted(set(keys), key=lambda key: (-keys.count(key), key))
+    cut = max(1, len(keys) // max(len(order), 1))
+    room, blocks = [float(-(-len(keys) // n))] * n, {key: [0.0] * n for key in order}
+    heavy = [key for key in order if keys.count(key) > cut]
+    for number, key in enumerate(heavy):
+        blocks[key][number % n] += cut
+        room[number % n] -= cut
+    zigzag = [*range(n), *reversed(range(n))]
+    for number, key in enumerate(key for key in order if key not in heavy):
+        blocks[key][zigzag[number % (2 * n)]] += keys.count(key)
+        room[zigzag[number % (2 * n)]] -= keys.count(key)
+    for number, key in reversed([*enumerate(heavy)]):
+        left, at, at_home = float(keys.count(key) - cut), number % n, True
+        while left > 0:
+            amount = min(left, max(room[at], 0.0))
+            if amount == 0 and not at_home:
+                amount = left
+            blocks[key][at] += amount
+            room[at] -= amount
+            left -= amount
+            enough = [block for block in range(n) if room[block] >= left]
+            at, at_home = min(enough or [room.index(max(room))], key=room.__getitem__), False
+    spent, workers = dict.fromkeys(order, 0), list[int]()
+    for key in keys:
+        spent[key] += 1
+        workers.append(golden(spent[key], blocks[key]))
+    return workers
+
+
+def golden(number: int, amounts: list[float]) -> int:
+    """Where the tuple of this number goes if these are the amounts of all."""
+    parts = [floor(amount / sum(amounts) * 2**32) for amount in amounts]
+    parts[amounts.index(max(amounts))] += 2**32 - sum(parts)
+    coin = number * 2654435769 % 2**32
+    return next(i for i in range(len(parts)) if coin < sum(parts[: i + 1]))
+
+
 ORACLES: dict[str, Callable[..., list[int]]] = {
     "hash": hash_,
     "shuffle": shuffle,
@@ -491,6 +526,7 @@ ORACLES: dict[str, Callable[..., list[int]]] = {
     "lm": holistic("lm"),
     "dagreedy": dagreedy,
     "dalton": dalton,
+    "prompt": prompt,
     "kip": kip,
     "level": level,
 }

@@ -124,6 +124,25 @@ class RoutingTable:
         placed = replace(plain, hosts=hosts)
         return placed.placing(distinct[hot], starts, (pairs % n_workers).astype(np.int32), weights.astype(np.float64))
 
+    def condensed(self, keys: Keys, counts: NDArray[np.float64]) -> Self:
+        """Places for keys with more than 1 / (10 n) of these counts only; hosts that give workers the rest they had."""
+        hot = counts * HOT * self.n_workers > counts.sum()
+        tail, sizes = keys[~hot], counts[~hot]
+        if tail.size == 0:
+            return self
+        wanted = np.bincount(self.places_of(tail), sizes, minlength=self.n_workers).astype(np.float64)
+        plain = self.hashed(self.n_workers)
+        # Hosts without a key weigh a little too, or they would all go to one worker.
+        mass = (
+            np.bincount(plain.host_of(tail), sizes, minlength=plain.hosts.size) + 1e-6 * sizes.sum() / plain.hosts.size
+        )
+        kept = np.isin(self.keys, keys[hot])
+        of_kept = np.repeat(kept, np.diff(self.starts))
+        starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.diff(self.starts)[kept])))
+        return replace(plain, hosts=dealt(mass, wanted), version=self.version).placing(
+            self.keys[kept], starts, self.workers[of_kept], self.parts[of_kept].astype(np.float64)
+        )
+
     def host_of(self, keys: Keys) -> NDArray[np.int64]:
         """The number of the host that a key belongs to while it is not hot."""
         out = np.empty(keys.size, np.int64)
@@ -326,7 +345,9 @@ def _in_parts(weights: NDArray[np.float64], starts: NDArray[np.int64]) -> NDArra
     totals = np.repeat(np.add.reduceat(weights, starts[:-1]), np.diff(starts))
     parts: NDArray[np.int64] = np.floor(weights / totals * WHOLE).astype(np.int64)
     missing = WHOLE - np.add.reduceat(parts, starts[:-1])
-    for start, end, rest in zip(starts[:-1], starts[1:], missing, strict=True):
+    alone = np.diff(starts) == 1
+    parts[starts[:-1][alone]] = WHOLE
+    for start, end, rest in zip(starts[:-1][~alone], starts[1:][~alone], missing[~alone], strict=True):
         parts[start + int(np.argmax(weights[start:end]))] += rest
     return parts
 

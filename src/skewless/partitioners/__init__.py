@@ -14,6 +14,7 @@ from skewless.partitioners.dalton import Dalton
 from skewless.partitioners.kip import Kip
 from skewless.partitioners.level import Level
 from skewless.partitioners.pkg import Pkg
+from skewless.partitioners.prompt import Prompt
 
 ALL: tuple[type[Partitioner[Any, Any]], ...] = (
     Hash,
@@ -30,6 +31,7 @@ ALL: tuple[type[Partitioner[Any, Any]], ...] = (
     Lm,
     DaGreedy,
     Dalton,
+    Prompt,
     Kip,
     Level,
 )

