@@ -126,15 +126,15 @@ def test_prompt_meets_its_three_objectives(exponent: float, n_workers: int) -> N
 def test_reduce_buckets_are_even_in_size_and_number_and_agree_on_split_keys() -> None:
     """Section 5: two map tasks decide alone; keys that both have must meet in one bucket."""
     keys = streams.as_keys(np.arange(500))
-    sizes = 1000.0 / np.arange(1, 501)
+    sizes = 1000.0 / np.arange(20, 520)  # no cluster outweighs a bucket: the batch partitioner sees to that
     split = np.arange(500) % 10 == 5
     buckets = allocate(keys, sizes, split, 8)
     again = allocate(keys[::-1].copy(), sizes[::-1].copy(), split[::-1].copy(), 8)[::-1]
     assert np.array_equal(buckets[split], again[split])
     own = np.bincount(buckets[~split], minlength=8)
     assert own.max() - own.min() <= 1
-    hashed = np.bincount(partitioner("hash", 8).route(keys), sizes, minlength=8)
-    assert np.bincount(buckets, sizes, minlength=8).max() < hashed.max()
+    assert imbalance_ratio(np.bincount(buckets, sizes, minlength=8)) < 1.05
+    assert imbalance_ratio(np.bincount(partitioner("hash", 8).route(keys), sizes, minlength=8)) > 1.2
 
 
 @pytest.mark.parametrize("n_workers", [16, 20, 64])
