@@ -9,6 +9,8 @@ A map of the package, each part built on those above it:
     partitioners/   the algorithms, one tuple ALL
     metrics         how good a partitioning is, with the papers' equations
     streams         keys to try them on
+    coordinate      how sources come to know what the others know
+    elastic         how many tasks the next batch should have
     simulate        partitioner x stream x sources x windows -> records over time
     cluster         the same in virtual time: throughput, latency and memory of a cluster
     report          tables and pictures
