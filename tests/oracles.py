@@ -345,7 +345,7 @@ def packed(sizes: list[float], places: list[int], share: list[float]) -> list[in
         load, new = [0.0] * len(share), [-1] * len(sizes)
         for item in order:
             place = places[item]
-            if kept and load[place] + sizes[item] <= best * kept * share[place]:
+            if not sizes[item] or (kept and load[place] + sizes[item] <= best * kept * share[place]):
                 new[item] = place
                 load[place] += sizes[item]
         for item in order:
@@ -402,7 +402,8 @@ def dalton(
         if statistics is not None and time // length > statistics:
             before, seen = seen if time // length == statistics + 1 else 0, 0
             if frequencies == "hybrid":
-                sketched = not sketched and 2 * len(exact) > 4096
+                taken = sum(row == 0 for row, _ in rough.cells)
+                sketched = 4096 - taken < 0.6065 * 4096 if sketched else 2 * len(exact) > 4096
             exact, rough = {}, Sketch()
             for cold in [k for k in values if until[k] < time // length]:
                 del values[cold]

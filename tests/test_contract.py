@@ -92,6 +92,9 @@ def test_a_window_without_slide_tumbles() -> None:
         (partitioner("pkg", 4), partitioner("pkg", 4, seed=9)),
         (partitioner("pkg", 4), partitioner("pkg", 4, choices=3)),
         (partitioner("pkg", 4), partitioner("shuffle", 4)),
+        (partitioner("level", 4), partitioner("level", 64)),
+        (partitioner("kip", 4), partitioner("level", 4)),
+        (partitioner("dalton", 4), partitioner("dalton", 4, hot=2)),
     ],
 )
 def test_snapshots_of_others_are_refused(mine: Any, theirs: Any) -> None:

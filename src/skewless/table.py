@@ -41,7 +41,7 @@ class RoutingTable:
 
     A tail key goes to hosts[spark_hash(key) mod H]. The row of a hot key throws a coin that is the hash of the row's
     ordinal, never the ordinal itself, which periodic data would defeat; each worker gets its part of WHOLE. So routing
-    is a function of (row, table), the same in Python and in Spark. `version` tells tables of one stream apart.
+    is a function of (row, table), the same in Python and in Spark. `version` is that of the policy it comes from.
     """
 
     n_workers: int
@@ -65,6 +65,9 @@ class RoutingTable:
             within = places.size == 0 or (int(places.min()) >= 0 and int(places.max()) < n)
             require(within, f"the workers of a table are numbered from 0 to {n - 1}")
         sums = np.add.reduceat(self.parts, self.starts[:-1]) if self.keys.size else np.empty(0, np.int64)
+        of_key = np.repeat(np.arange(self.keys.size), lengths)
+        pairs = np.unique(of_key * n + self.workers)
+        require(pairs.size == self.workers.size, "the workers of a hot key are distinct")
         require(bool(np.all(self.parts > 0)) and bool(np.all(sums == WHOLE)), f"the parts of a key sum to {WHOLE}")
 
     @classmethod
@@ -109,6 +112,8 @@ class RoutingTable:
         keys, _ = checked(keys, None)
         require(keys.size == workers.size, f"every key has a worker: {keys.size} keys came with {workers.size} workers")
         plain = cls.hashed(n_workers)
+        within = workers.size == 0 or (int(workers.min()) >= 0 and int(workers.max()) < n_workers)
+        require(within, f"workers are numbered from 0 to {n_workers - 1}")
         distinct, number, counts = np.unique(keys, return_inverse=True, return_counts=True)
         hot = counts * HOT * n_workers > keys.size
         of_hot = hot[number]
@@ -200,16 +205,18 @@ class RoutingTable:
         return places
 
     def resized(self, n_workers: int) -> Self:
-        """The same table for more or fewer workers, with as little as possible placed elsewhere.
+        """The same table for more or fewer workers, with little placed elsewhere.
 
-        New workers take an even part of the others' hosts; the hosts of workers that go are dealt out evenly. A hot
-        key stays where it is, as far as its workers stay; if none does, it goes where its host is. Placing hot keys on
-        new workers is the business of a partitioner.
+        New workers take the same part of the hosts of each of the others; the hosts of workers that go are dealt out
+        evenly. A hot key stays where it is, as far as its workers stay; if none does, it goes where its host is.
+        Placing hot keys on new workers is the business of a partitioner.
         """
+        if n_workers == self.n_workers:
+            return self
         plain = self.hashed(n_workers)
         size = max(self.hosts.size, plain.hosts.size)
         # A host is the lower bits of a hash: with twice as many, host i becomes the hosts i and i + H.
-        hosts = _evened(np.tile(self.hosts, size // self.hosts.size), n_workers)
+        hosts = _redealt(np.tile(self.hosts, size // self.hosts.size), self.n_workers, n_workers)
         of_key = np.repeat(np.arange(self.keys.size), np.diff(self.starts))
         stays = self.workers < n_workers
         homeless = np.bincount(of_key[stays], minlength=self.keys.size) == 0
@@ -252,6 +259,8 @@ class RoutingTable:
         except (ValueError, TypeError, KeyError):
             raise ValueError("this is not a routing table: no JSON object with a format") from None
         require(known == FORMAT, f"this routing table has format {known}; this version of skewless reads {FORMAT}")
+        lacking = [name for name in ("n_workers", "version", *_ARRAYS) if name not in content]
+        require(not lacking, f"this routing table lacks {', '.join(lacking)}")
         arrays = {name: np.array([int(v) for v in content[name]], dtype) for name, dtype in _ARRAYS.items()}
         return cls(content["n_workers"], version=content["version"], **arrays)
 
@@ -323,18 +332,16 @@ def dealt(mass: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.
     return hosts
 
 
-def _evened(hosts: NDArray[np.int32], n_workers: int) -> NDArray[np.int32]:
-    """Give each of n_workers H / n hosts, more or less one, taking from those who have more and those who go."""
+def _redealt(hosts: NDArray[np.int32], old: int, new: int) -> NDArray[np.int32]:
+    """Hosts for another number of workers: from each an equal part for those who come, or from those who go to all."""
     hosts = hosts.copy()
-    number = np.bincount(hosts, minlength=n_workers)
-    fair, extra = divmod(hosts.size, n_workers)
-    # The remainder stays with those who have most already.
-    due = np.full(n_workers, fair)
-    due[np.argsort(-number[:n_workers], kind="stable")[:extra]] += 1
-    surplus = number - np.pad(due, (0, number.size - n_workers))
-    over = [np.flatnonzero(hosts == worker)[-surplus[worker] :] for worker in np.flatnonzero(surplus > 0)]
-    if over:
-        hosts[np.concatenate(over)] = np.repeat(np.arange(n_workers), np.maximum(-surplus[:n_workers], 0))
+    if new < old:
+        free = np.flatnonzero(hosts >= new)
+        hosts[free] = np.arange(free.size) % new
+    else:
+        of_each = [np.flatnonzero(hosts == worker) for worker in range(old)]
+        free = np.concatenate([own[round(own.size * old / new) :] for own in of_each])
+        hosts[free] = old + np.arange(free.size) % (new - old)
     return hosts
 
 

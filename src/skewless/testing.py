@@ -216,11 +216,33 @@ def adopting_twice_is_adopting_once(new: New, n_workers: int, tuples: Tuples) ->
 
 def telling_it_again_is_no_news(new: New, n_workers: int, tuples: Tuples) -> None:
     sources = [_used(new, n_workers, part) for part in tuples.parts(3)]
+    policy = sources[0].merge([source.snapshot() for source in sources])
     exchange(sources)
     first = sources[0].merge([source.snapshot() for source in sources])
+    agreed = not sources[0].plans_ahead or _same(policy, first)
+    _hold(agreed, "planners that have adopted a plan, and seen nothing since, make another")
     exchange(sources)
     again = sources[0].merge([source.snapshot() for source in sources])
     _hold(_same(first, again), "what sources had told each other counted twice when they told it again")
+
+
+def sources_that_agree_place_whole_keys_alike(new: New, n_workers: int, tuples: Tuples) -> None:
+    sources = [_used(new, n_workers, part) for part in tuples.parts(2)]
+    if exchange(sources) and not sources[0].splits_keys:
+        one, other = (tuples.routed_by(source) for source in sources)
+        _hold(np.array_equal(one, other), "two sources under one policy sent a whole key to different workers")
+
+
+def restore_refuses_others(new: New, n_workers: int, tuples: Tuples) -> None:
+    snapshot = _used(new, n_workers + 1, tuples).snapshot()
+    try:
+        restored = new(n_workers).restore(snapshot)
+    except ValueError:
+        return
+    workers = tuples.routed_by(restored)
+    _hold(
+        bool(np.all(workers < n_workers)), f"restored from {n_workers + 1} workers, it sends tuples to the last of them"
+    )
 
 
 def memory_stays_within_its_bound(new: New, n_workers: int, tuples: Tuples) -> None:
@@ -262,6 +284,11 @@ def its_table_does_likewise(new: New, n_workers: int, tuples: Tuples) -> None:
     _hold(to_bytes(partitioner.snapshot()) == before, "making a table changed the partitioner")
     _hold(table.n_workers == n_workers, f"its table is for {table.n_workers} workers")
     _hold(partitioner.splits_keys or not table.splits_keys, "it keeps keys whole, but its table splits them")
+    if not partitioner.plans_ahead:
+        # A sample has no times: what is distilled is what the partitioner does without them.
+        used = set(map(tuple, tuples.pairs(partitioner.route(tuples.keys)).tolist()))
+        claimed = {(key, worker) for key in table.keys.tolist() for worker in table.places(key)}
+        _hold(claimed <= used, "its table sends a hot key where it did not send it itself")
     again = RoutingTable.from_json(table.to_json())
     _hold(np.array_equal(again.route(tuples.keys), table.route(tuples.keys)), "its table differs after JSON and back")
 
@@ -279,6 +306,8 @@ LAWS: tuple[Law, ...] = (
     planners_count_together,
     adopting_twice_is_adopting_once,
     telling_it_again_is_no_news,
+    sources_that_agree_place_whole_keys_alike,
+    restore_refuses_others,
     memory_stays_within_its_bound,
     choices_are_among_distinct_candidates,
     planners_begin_with_whole_keys,

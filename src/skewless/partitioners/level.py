@@ -216,7 +216,8 @@ def _pack(
     """Items keep their place up to a height (load / share); then, heaviest first, each to where it ends lowest."""
     for item in order:
         new[item] = -1
-        if 0.0 < load[places[item]] + sizes[item] <= height * share[places[item]]:
+        # Empty hosts stay where they are: all of them would find the same worker the lowest.
+        if sizes[item] == 0.0 or load[places[item]] + sizes[item] <= height * share[places[item]]:
             new[item] = places[item]
             load[places[item]] += sizes[item]
     for item in order:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, TypeAlias
+from math import sqrt
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
-from skewless.arrays import Keys, Times, Workers, checked, copied, n_bytes
+from skewless.arrays import Keys, Times, Workers, checked, copied, n_bytes, require
 from skewless.kernels import hashtable, kernel
 from skewless.kernels.hash import mix64, spark_hash, unmix64
 from skewless.kernels.hashtable import Table
@@ -62,6 +64,7 @@ def as_table(policy: Policy, n_workers: int) -> RoutingTable:
 
 
 class Planned(NamedTuple):
+    rule: NDArray[np.uint64]  # tells planners of different kinds and parameters apart
     counts: Table  # mixed key -> occurrences since the last plan
     past: Table  # mixed key -> occurrences in the batches before, in 1 / GRAIN, the older the less
     policy: Policy
@@ -86,8 +89,9 @@ class Planner(Partitioner[Planned, Policy]):
         """The table for tuples like those counted."""
 
     def fresh(self) -> Planned:
-        none = hashtable.table()
-        return _in_force(none, none, as_policy(RoutingTable.hashed(self.n_workers)))
+        rule = np.array([xxhash.xxh64_intdigest(repr(self).encode())], np.uint64)
+        policy = as_policy(RoutingTable.hashed(self.n_workers))
+        return _in_force(rule, hashtable.table(), hashtable.table(), policy)
 
     def assign(self, keys: Keys, times: Times | None, workers: Workers) -> None:
         self.run(_follow, keys, NO_TIMES, workers)
@@ -104,12 +108,11 @@ class Planner(Partitioner[Planned, Policy]):
         return n_bytes(self.fresh()) + 3 * hashtable.most_bytes(n_keys) + 64 * (n_keys + self.n_workers)
 
     def merge(self, snapshots: Sequence[Planned]) -> Policy:
-        # Sources that planned apart, and so disagree under one version, are settled by the bytes of their plans.
-        policies = [snapshot.policy for snapshot in snapshots]
-        last = max(policies, key=lambda policy: (int(policy.version[0]), [field.tobytes() for field in policy]))
+        require(len(snapshots) >= 1, "merge needs at least 1 snapshot")
+        last = max((snapshot.policy for snapshot in snapshots), key=precedence)
         tables = [hashtable.entries(snapshot.counts) for snapshot in snapshots]
         if not any(keys.size for keys, _ in tables):
-            return last
+            return copied(last)
         if self.averages:
             pasts = [hashtable.entries(snapshot.past) for snapshot in snapshots]
             both = (remembered(past, counts) for past, counts in zip(pasts, tables, strict=True))
@@ -121,9 +124,9 @@ class Planner(Partitioner[Planned, Policy]):
     def adopt(self, policy: Policy) -> None:
         state = self._state
         as_table(policy, self.n_workers)  # refuses what is not a table of these workers
-        if policy.version[0] != state.policy.version[0]:
+        if precedence(policy) > precedence(state.policy):
             past = remembered(hashtable.entries(state.past), hashtable.entries(state.counts))
-            self._state = _in_force(hashtable.table(), past, copied(policy))
+            self._state = _in_force(state.rule, hashtable.table(), past, copied(policy))
 
     def table(self, sample: Keys | None = None) -> RoutingTable:
         """The plan for batches to come: from all that is remembered, where one batch would tell noise for news."""
@@ -141,13 +144,18 @@ class Planner(Partitioner[Planned, Policy]):
         return plan
 
 
-def _in_force(counts: Table, past: Table, policy: Policy) -> Planned:
+def _in_force(rule: NDArray[np.uint64], counts: Table, past: Table, policy: Policy) -> Planned:
     mixed = np.empty(policy.keys.size, np.uint64)
     _mixed(policy.keys, mixed)
     numbers = hashtable.filled(mixed, np.arange(1, mixed.size + 1, dtype=np.uint64))
     # The parts of every key sum to WHOLE, so those of the keys before it are whole ones.
     ends = np.cumsum(policy.parts) - WHOLE * np.repeat(np.arange(mixed.size), np.diff(policy.starts))
-    return Planned(counts, past, policy, numbers, ends, np.zeros(mixed.size, np.int64))
+    return Planned(rule, counts, past, policy, numbers, ends, np.zeros(mixed.size, np.int64))
+
+
+def precedence(policy: Any) -> tuple[int, list[bytes]]:
+    """The later version goes first; sources that planned apart, under one version, are settled by their bytes."""
+    return int(policy.version[0]), [field.tobytes() for field in policy]
 
 
 Entries: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.uint64]]  # mixed keys and values, as tables have them
@@ -169,6 +177,8 @@ def _summed(tables: list[Entries]) -> tuple[NDArray[np.uint64], NDArray[np.float
 
 def remembered(past: Entries, counts: Entries) -> Table:
     """The past faded and the last batch added to it; the last batch alone if the distribution has changed."""
+    if counts[0].size == 0:
+        return hashtable.filled(*past)
     faded = past[0], np.floor(past[1] * HISTORY).astype(np.uint64)
     grains = counts[0], counts[1] * np.uint64(GRAIN)
     tables = [grains] if drift(past, counts) > DRIFT else [faded, grains]
@@ -177,17 +187,19 @@ def remembered(past: Entries, counts: Entries) -> Table:
 
 
 def drift(past: Entries, counts: Entries) -> float:
-    """The share of the mass that is on other keys than before, among keys heavy enough for a batch to tell."""
-    before, after = (dict(zip(*_heavy(entries), strict=True)) for entries in (past, counts))
-    return sum(abs(before.get(key, 0.0) - after.get(key, 0.0)) for key in {*before, *after}) / 2
+    """The share of the mass that is on other keys than before, beyond what chance does to a batch of this size."""
+    tuples = max(float(counts[1].sum()), 1.0)
+    heavy = max(0.001, 20 / tuples)  # a key of fewer tuples tells nothing
+    before, after = (dict(zip(*_heavier(entries, heavy), strict=True)) for entries in (past, counts))
+    changes = ((before.get(key, 0.0), after.get(key, 0.0)) for key in {*before, *after})
+    return sum(max(0.0, abs(p - q) - 3 * sqrt(max(p, q) / tuples)) for p, q in changes) / 2
 
 
-def _heavy(entries: Entries) -> tuple[list[int], list[float]]:
-    """The keys with more than a thousandth of the mass, and their shares."""
+def _heavier(entries: Entries, share: float) -> tuple[list[int], list[float]]:
+    """The keys with more than this share of the mass, and their shares."""
     keys, counts = entries
     shares = counts / max(float(counts.sum()), 1.0)
-    heavy = shares > 0.001
-    return keys[heavy].tolist(), shares[heavy].tolist()
+    return keys[shares > share].tolist(), shares[shares > share].tolist()
 
 
 @kernel
