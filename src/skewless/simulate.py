@@ -105,11 +105,11 @@ def _records(
     learners = [partitioner, *_others(partitioner, (1 if sync_every == 0 else sources) - 1)]
     seen = (exactly if cardinality == "exact" else roughly)(partitioner.n_workers)
     slides: deque[tuple[Keys, Workers]] = deque(maxlen=window.slides if window else 0)
+    every = max(sync_every, 1) if sync_every is not None else 0
     tuples, syncs, imbalances = 0, 0, 0.0
     for number, keys in enumerate(batches):
         parts = _parts(keys, tuples, len(learners), split, partitioner.seed)
         times = np.arange(tuples, tuples + keys.size, dtype=np.int64)
-        every = max(sync_every, 1) if sync_every is not None else 0
         workers = np.empty(keys.size, np.int32)
         began = perf_counter()
         if partitioner.plans_ahead and every:

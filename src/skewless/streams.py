@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from skewless.arrays import Keys, Workers, checked, require, whole
 from skewless.kernels import kernel
+from skewless.kernels.alias import settle
 from skewless.kernels.hash import below, mix64
 
 if TYPE_CHECKING:
@@ -222,36 +223,11 @@ def _exponent(keys: int, p1: float) -> float:
 
 
 def _draw(shares: NDArray[np.float64], n: int, seed: int, start: int) -> Keys:
-    accept, alias = np.ones(shares.size), np.arange(shares.size)
-    _alias(shares * shares.size, accept, alias, np.empty((2, shares.size), np.int64))
+    accept, alias = shares * shares.size, np.arange(shares.size)
+    settle(accept, alias, 1.0, np.empty((2, shares.size), np.int64))
     out = np.empty(n, np.uint64)
     _sample(accept, alias, _salt(seed), start, out)
     return out
-
-
-@kernel
-def _alias(
-    scaled: NDArray[np.float64], accept: NDArray[np.float64], alias: NDArray[np.int64], stacks: NDArray[np.int64]
-) -> None:
-    """Walker's alias method, in Vose's form: column i gives i with probability accept[i], else alias[i]."""
-    small, large = stacks[0], stacks[1]
-    n_small, n_large = 0, 0
-    for i in range(scaled.size):
-        if scaled[i] < 1.0:
-            small[n_small] = i
-            n_small += 1
-        else:
-            large[n_large] = i
-            n_large += 1
-    while n_small > 0 and n_large > 0:
-        n_small -= 1
-        poor, rich = small[n_small], large[n_large - 1]
-        accept[poor], alias[poor] = scaled[poor], rich
-        scaled[rich] -= 1.0 - scaled[poor]
-        if scaled[rich] < 1.0:
-            n_large -= 1
-            small[n_small] = rich
-            n_small += 1
 
 
 @kernel

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from skewless.arrays import MOST_WORKERS, Keys, Workers, checked, require
 from skewless.kernels import hashtable, kernel
+from skewless.kernels.alias import settle
 from skewless.kernels.hash import below, spark_hash
 from skewless.kernels.hashtable import Table
 
@@ -167,8 +168,11 @@ class RoutingTable:
 
     @cached_property
     def _compiled(self) -> _Compiled:
-        aliases, accept = self.workers.copy(), np.empty(self.workers.size, np.int64)
-        _alias(self.starts, self.workers, self.parts, aliases, accept, np.empty((2, self.workers.size), np.int64))
+        lengths = np.diff(self.starts)
+        accept, alias = self.parts * np.repeat(lengths, lengths), np.arange(self.workers.size)
+        alias -= np.repeat(self.starts[:-1], lengths)
+        _settle(self.starts, accept, alias, np.empty((2, self.workers.size), np.int64))
+        aliases = self.workers[alias + np.repeat(self.starts[:-1], lengths)]
         hashes = np.empty(self.keys.size, np.uint64)
         _hashed(self.keys, hashes)
         numbers = hashtable.filled(hashes, np.arange(1, self.keys.size + 1, dtype=np.uint64))
@@ -199,9 +203,9 @@ class RoutingTable:
         number = np.searchsorted(self.keys, keys)
         hot = np.flatnonzero(number < self.keys.size)
         hot = hot[self.keys[number[hot]] == keys[hot]]
-        for at, key in zip(hot.tolist(), number[hot].tolist(), strict=True):
-            fragments = slice(self.starts[key], self.starts[key + 1])
-            places[at] = self.workers[fragments][int(np.argmax(self.parts[fragments]))]
+        of_key = np.repeat(np.arange(self.keys.size), np.diff(self.starts))
+        largest_first = np.lexsort((-self.parts, of_key))
+        places[hot] = self.workers[largest_first[self.starts[number[hot]]]]
         return places
 
     def resized(self, n_workers: int) -> Self:
@@ -388,32 +392,10 @@ def _route(t: _Compiled, keys: Keys, ordinals: Keys, out: Workers) -> None:
 
 
 @kernel
-def _alias(
-    starts: NDArray[np.int64],
-    workers: Workers,
-    parts: NDArray[np.int64],
-    aliases: Workers,
-    accept: NDArray[np.int64],
-    stacks: NDArray[np.int64],
+def _settle(
+    starts: NDArray[np.int64], accept: NDArray[np.int64], alias: NDArray[np.int64], stacks: NDArray[np.int64]
 ) -> None:
-    """Walker's alias method for each key, in whole numbers: column c keeps accept[c] of WHOLE coins to itself."""
+    """The columns of each key, by themselves."""
     for key in range(starts.size - 1):
-        start, end = starts[key], starts[key + 1]
-        n_poor, n_rich = 0, 0
-        for c in range(start, end):
-            accept[c] = parts[c] * (end - start)
-            if accept[c] < WHOLE:
-                stacks[0, n_poor] = c
-                n_poor += 1
-            else:
-                stacks[1, n_rich] = c
-                n_rich += 1
-        while n_poor > 0 and n_rich > 0:
-            n_poor -= 1
-            poor, rich = stacks[0, n_poor], stacks[1, n_rich - 1]
-            aliases[poor] = workers[rich]
-            accept[rich] -= WHOLE - accept[poor]
-            if accept[rich] < WHOLE:
-                n_rich -= 1
-                stacks[0, n_poor] = rich
-                n_poor += 1
+        columns = slice(starts[key], starts[key + 1])
+        settle(accept[columns], alias[columns], WHOLE, stacks)

@@ -1,0 +1,39 @@
+"""Walker's alias method, in Vose's form: draw from any distribution with two array reads."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skewless.kernels import kernel
+
+Number = TypeVar("Number", np.int64, np.float64)
+
+
+@kernel
+def settle(accept: NDArray[Number], alias: NDArray[np.int64], whole: float, stacks: NDArray[np.int64]) -> None:
+    """Make columns that are full alike.
+
+    accept[i] comes as the mass of item i, scaled so that `whole` is the mean; alias[i] as i. Afterwards column i gives
+    item i to coins below accept[i], out of `whole`, and item alias[i] to the others. In whole numbers it is exact.
+    """
+    small, large = stacks[0], stacks[1]
+    n_small, n_large = 0, 0
+    for i in range(accept.size):
+        if accept[i] < whole:
+            small[n_small] = i
+            n_small += 1
+        else:
+            large[n_large] = i
+            n_large += 1
+    while n_small > 0 and n_large > 0:
+        n_small -= 1
+        poor, rich = small[n_small], large[n_large - 1]
+        alias[poor] = rich
+        accept[rich] -= whole - accept[poor]
+        if accept[rich] < whole:
+            n_large -= 1
+            small[n_small] = rich
+            n_small += 1
