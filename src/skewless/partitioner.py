@@ -106,8 +106,12 @@ class Partitioner(ABC, Generic[S, P]):
         """What several sources know together, in any order; None where sources have nothing to tell each other."""
         return None
 
-    def adopt(self, policy: P) -> None:
-        """Decide by this policy, which `merge` of one of its kind made, from now on. Twice is the same as once."""
+    def adopt(self, policy: P, told: S | None = None) -> None:
+        """Decide by this policy, which `merge` of one of its kind made, from now on. Twice is the same as once.
+
+        told: the snapshot of its own that the policy was made with; what it has seen since counts for the next one.
+        Left out: the policy knows all that it has seen.
+        """
         raise TypeError(f"{self.name} has no policy to adopt: its sources need not talk")
 
     def table(self, sample: Keys | None = None) -> RoutingTable:

@@ -44,9 +44,9 @@ def entries(t: Table) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     return pairs[:, 0].copy(), pairs[:, 1].copy()
 
 
-def filled(keys: NDArray[np.uint64], values: NDArray[np.uint64]) -> Table:
-    """A table with these entries; the keys are distinct and the values are not 0."""
-    new = table(keys.size + 1)
+def filled(keys: NDArray[np.uint64], values: NDArray[np.uint64], room: int = 0) -> Table:
+    """A table with these entries, and with room for so many; the keys are distinct and the values are not 0."""
+    new = table(max(keys.size + 1, room))
     _copy(np.column_stack((keys, values)).reshape(-1), new)
     return new
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skewless.kernels import bits, kernel
+from skewless.kernels.lowest import Number
 
 NEVER = 2**62  # a slide or window of this length does not end
 _BEFORE = -(2**63)  # no tuple seen yet
@@ -144,21 +145,21 @@ class Holders(NamedTuple):
     Within a slide loads only grow, so that holders before it are fuller now, and none is emptier.
     """
 
-    level: NDArray[np.int64]  # its load then, -1: seek it anew
+    level: NDArray[np.float64]  # its load then, -1: seek it anew
     holder: NDArray[np.int64]
 
 
 def holders(n_keys: int) -> Holders:
-    return Holders(np.full(n_keys, -1, np.int64), np.zeros(n_keys, np.int64))
+    return Holders(np.full(n_keys, -1.0), np.zeros(n_keys, np.int64))
 
 
 @kernel
-def emptiest_holder(w: SlidingWindow, h: Holders, key: int) -> int:
+def emptiest_holder(w: SlidingWindow, load: NDArray[Number], h: Holders, key: int) -> int:
     """The holder of a tracked key with the least load, the lowest on ties; -1 if no worker holds it."""
     held = w.held[key]
     if h.level[key] >= 0:
         holder = int(h.holder[key])
-        while holder >= 0 and w.load[holder] != h.level[key]:
+        while holder >= 0 and load[holder] != h.level[key]:
             holder = bits.following(held, holder + 1)
         if holder >= 0:
             h.holder[key] = holder
@@ -166,9 +167,9 @@ def emptiest_holder(w: SlidingWindow, h: Holders, key: int) -> int:
     best = bits.following(held, 0)
     holder = best
     while holder >= 0:
-        if w.load[holder] < w.load[best]:
+        if load[holder] < load[best]:
             best = holder
         holder = bits.following(held, holder + 1)
     if best >= 0:
-        h.level[key], h.holder[key] = w.load[best], best
+        h.level[key], h.holder[key] = load[best], best
     return best

@@ -138,9 +138,9 @@ class OnGreedy(Partitioner[Placed, Placement]):
         keys, places = _agreed([hashtable.entries(s.places) for s in snapshots])
         return Placement(keys, places, sent(snapshots))
 
-    def adopt(self, policy: Placement) -> None:
+    def adopt(self, policy: Placement, told: Placed | None = None) -> None:
         state = self._state
-        probe(state, policy, Placement)
+        probe(state, policy, Placement, told)
         own_keys, own_places = hashtable.entries(state.places)
         new = ~np.isin(own_keys, policy.keys)
         places = hashtable.filled(
@@ -275,7 +275,7 @@ class OffGreedy(Partitioner[Counted, Placement]):
         _place(counts, heaviest_first, load, floor(), places)
         return Placement(keys, places, load)
 
-    def adopt(self, policy: Placement) -> None:
+    def adopt(self, policy: Placement, told: Counted | None = None) -> None:
         fits = isinstance(policy, Placement) and policy.load.shape == (self.n_workers,)
         require(fits, f"this policy is no Placement of {self.n_workers} workers")
         self._state = self._state._replace(places=hashtable.filled(policy.keys, policy.places))

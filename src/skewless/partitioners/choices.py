@@ -105,8 +105,8 @@ class DChoices(Partitioner[Headed, Loads]):
     def merge(self, snapshots: Sequence[Headed]) -> Loads:
         return Loads(sent(snapshots))
 
-    def adopt(self, policy: Loads) -> None:
-        probe(self._state, policy, Loads)
+    def adopt(self, policy: Loads, told: Headed | None = None) -> None:
+        probe(self._state, policy, Loads, told)
         lowered(self._state.least)
         self._state.cursors.asked[:] = 0
 

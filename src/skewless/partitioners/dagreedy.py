@@ -109,7 +109,7 @@ class DaGreedy(Partitioner[Affine, Never]):
 def _best(s: Affine, row: int) -> int:
     """The worker of the best score, total [held] - n load in whole numbers, the lowest on ties."""
     n, load = s.window.load.size, s.window.load
-    emptiest, holder = lowest(load, s.least), windows.emptiest_holder(s.window, s.holders, row)
+    emptiest, holder = lowest(load, s.least), windows.emptiest_holder(s.window, load, s.holders, row)
     if holder < 0:
         return emptiest
     gain = s.total[0] - n * (load[holder] - load[emptiest])
@@ -129,13 +129,13 @@ def _dagreedy(s: Affine, keys: Keys, times: Times, workers: Workers, start: int)
             s.total[0] = 0
             for load in s.window.load:
                 s.total[0] += load
-            s.holders.level[:] = -1
+            s.holders.level[:] = -1.0
             lowered(s.least)
         x = mixed(s.hasher, keys[i])
         counter = tally(s.heavy, x)
         if s.rows[counter] >= 0 and s.tracked[counter] != x:
             windows.forget(s.window, s.rows[counter])
-            s.holders.level[s.rows[counter]] = -1
+            s.holders.level[s.rows[counter]] = -1.0
             s.spare[s.spares[0]] = s.rows[counter]
             s.spares[0] += 1
             s.rows[counter] = -1
@@ -149,7 +149,7 @@ def _dagreedy(s: Affine, keys: Keys, times: Times, workers: Workers, start: int)
             worker = _best(s, s.rows[counter])
         windows.add(s.window, worker)
         if s.rows[counter] >= 0 and windows.hold(s.window, s.rows[counter], worker):
-            s.holders.level[s.rows[counter]] = -1
+            s.holders.level[s.rows[counter]] = -1.0
         s.total[0] += 1
         workers[i] = worker
     return keys.size

@@ -2,70 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skewless.arrays import Keys, Times, Workers, copied, n_bytes, require, whole
-from skewless.kernels import hashtable, kernel, sketch
+from skewless.arrays import Keys, Times, Workers, checked, copied, n_bytes, require, whole
+from skewless.kernels import hashtable
 from skewless.kernels import window as windows
-from skewless.kernels.hash import Hasher, below, first, hasher, mix64, mixed
+from skewless.kernels.hash import hasher, mixed
 from skewless.kernels.hashtable import Table
-from skewless.kernels.lowest import Floor, floor, lowered, lowest
-from skewless.kernels.sketch import CountMin, count_min
-from skewless.kernels.window import NEVER, Clock, Holders, SlidingWindow, clock, holders, sliding_window
+from skewless.kernels.lowest import floor
+from skewless.kernels.sketch import count_min
+from skewless.kernels.window import NEVER, clock, holders, sliding_window
 from skewless.partitioner import Partitioner, Window, ticking, windowed
+from skewless.partitioners import bandit
+from skewless.partitioners.bandit import FREE, GAMMA, WORST, ZERO_SLIDE, Agreed, Learned, Peers, Rows, Statistics
+from skewless.partitioners.histogram import Entries
 from skewless.partitioners.planner import precedence
 
-EPSILON, GAMMA = 0.1, 0.1  # how often to explore; how much a reward weighs
-WORST = -2.0  # the least possible reward, where every estimate begins: a key is split by exploration only
-MARGIN = 0.05  # greedy: how much fuller than the mean a worker may be before a key goes elsewhere
 STATISTICS = 1000  # length of a statistics window where there is no slide to tell it
-FREE = -(2**63)  # no window has this number
 SKETCH = (4, 4096)  # of the count-min sketch: depth and width
-_1 = np.uint64(1)
-
-
-class Agreed(NamedTuple):
-    """A policy: what all sources together learned."""
-
-    version: NDArray[np.int64]
-    keys: NDArray[np.uint64]  # hot for all sources together, mixed, ascending
-    values: NDArray[np.float64]  # [keys, workers]: Q
-    load: NDArray[np.int64]  # tuples of each worker in the window, from all sources
-
-
-class Statistics(NamedTuple):
-    """Frequencies of keys in a tumbling window, by a hash map or a sketch."""
-
-    clock: Clock
-    seen: NDArray[np.int64]  # tuples in this window, and in the one before
-    exact: Table  # mixed key -> occurrences
-    rough: CountMin
-    use: NDArray[np.int64]  # 0: hash map, 1: sketch; and whether that may change
-
-
-class Learned(NamedTuple):
-    hasher: Hasher
-    rule: NDArray[np.int64]  # the number of rows; whether fragments count within a slide; whether to be greedy
-    frequency: Statistics
-    window: SlidingWindow
-    tuples: NDArray[np.int64]  # in the window, with others'; since the beginning; since the last agreement; its own
-    rows: Table  # mixed key -> its row + 1
-    keys: NDArray[np.uint64]  # of the rows
-    spare: NDArray[np.int64]  # the free rows come first
-    until: NDArray[np.int64]  # the last statistics window in which the row is used, or FREE
-    values: NDArray[np.float64]  # [rows, workers]: Q(k, a)
-    best: NDArray[np.int64]  # argmax Q(k, .)
-    second: NDArray[np.float64]  # no other action of the row is worth more
-    counts: NDArray[np.int64]  # tuples of the row since the last agreement
-    least: Floor  # of the loads
-    holders: Holders
-    others: NDArray[np.int64]  # load of each worker in the window from other sources, as last agreed
-    agreed: Agreed
 
 
 @dataclass(eq=False)
@@ -83,6 +42,9 @@ class Dalton(Partitioner[Learned, Agreed]):
     frequencies: "exact" counts in a hash map, "sketch" in a count-min sketch, "hybrid" takes the sketch when the last
         statistics window had more keys than half the columns of the sketch, else the hash map.
     micro_batch: fragments count within a slide, which is then a micro-batch, not within the window (section 3.4).
+    average: how estimates of several sources become one. "pooled": as if one learner had had the rewards of all.
+        "mean": the mean, weighted by the tuples that each saw of the key; it learns the slower the more sources there
+        are. "paper": that divided by all tuples and the number of sources besides, which shrinks it to nothing.
     greedy: no bandit. A hot key goes to the emptiest of its workers, and to the emptiest of all when that one is more
         than 5 % above the mean. With hot=5 this leaves less than half of the bandit's imbalance, and fewer fragments
         than `pkg`.
@@ -100,10 +62,10 @@ class Dalton(Partitioner[Learned, Agreed]):
 
     Departures from the paper: `hot` and `greedy`. Ties go to the first worker from the hash of the key on. A key that
     turns hot has come at least twice in its statistics window, and is taken to be held by its hash worker till then. If
-    more keys are hot than there are rows, the later ones are hashed. Cooperative merge: the mean of the estimates,
-    weighted by the tuples that each source saw of the key; the paper's formula divides by the number of sources and the
-    total besides, which shrinks the estimates to nothing. Sources tell each other their loads too, so that rewards are
-    for the load of all; what is known of the others fades as slides pass.
+    more keys are hot than there are rows, the later ones are hashed. Cooperation: `average`. Sources tell each other
+    their loads too, so that rewards are for the load of all. Between two agreements a source reckons that the others do
+    what it does, in proportion to their tuples; else all would see, and fill, the same empty worker. Rewards that come
+    after a message are in force at once; when the answer comes, they are applied to it, as if they had been buffered.
     """
 
     name: ClassVar[str] = "dalton"
@@ -113,6 +75,7 @@ class Dalton(Partitioner[Learned, Agreed]):
     hot: int = 1
     frequencies: Literal["exact", "sketch", "hybrid"] = "exact"
     micro_batch: bool = False
+    average: Literal["pooled", "mean", "paper"] = "pooled"
     greedy: bool = False
 
     def __post_init__(self) -> None:
@@ -120,271 +83,242 @@ class Dalton(Partitioner[Learned, Agreed]):
         self.hot = whole("hot", self.hot, 1, 1000)
         kinds = ("exact", "sketch", "hybrid")
         require(self.frequencies in kinds, f"frequencies is one of {', '.join(kinds)}, not {self.frequencies!r}")
+        averages = ("pooled", "mean", "paper")
+        require(self.average in averages, f"average is one of {', '.join(averages)}, not {self.average!r}")
         super().__post_init__()
 
     def fresh(self) -> Learned:
         n, rows = self.n_workers, self.hot * self.n_workers
         size, slide = (self.window.size, self.window.slide) if self.window else (NEVER, NEVER)
-        sketched = int(self.frequencies == "sketch")
         frequency = Statistics(
             clock(slide if self.window else STATISTICS),
             np.zeros(2, np.int64),
             hashtable.table(),
             count_min(*SKETCH),
-            np.array([sketched, self.frequencies == "hybrid"], np.int64),
+            np.array([self.frequencies == "sketch", self.frequencies == "hybrid"], np.int64),
+        )
+        q = Rows(
+            hashtable.table(rows + 1),
+            np.zeros(rows, np.uint64),
+            np.arange(rows, dtype=np.int64)[::-1].copy(),
+            np.full(rows, FREE, np.int64),
+            np.zeros(rows, np.int64),
+            np.full((rows, n), WORST),
+            np.full((rows, n), WORST),
+            np.zeros((rows, n), np.int64),
+            np.zeros(rows, np.int64),
+            np.full(rows, WORST),
+            np.zeros(rows, np.int64),
+        )
+        none = np.zeros(0, np.uint64)
+        nothing = Agreed(
+            np.zeros(1, np.int64),
+            none,
+            np.zeros((0, n)),
+            np.zeros((0, n), np.bool_),
+            np.zeros(n, np.int64),
+            np.zeros(2, np.int64),
+            none,
+            none,
+            np.full(1, FREE, np.int64),
         )
         return Learned(
             hasher(n, self.seed),
             np.array([rows, self.micro_batch, self.greedy], np.int64),
             frequency,
             sliding_window(n, rows, size, slide),
-            np.zeros(4, np.int64),
-            hashtable.table(rows + 1),
-            np.zeros(rows, np.uint64),
-            np.arange(rows, dtype=np.int64)[::-1].copy(),
-            np.full(rows, FREE, np.int64),
-            np.full((rows, n), WORST),
-            np.zeros(rows, np.int64),
-            np.full(rows, WORST),
-            np.zeros(rows, np.int64),
+            np.zeros(n),
+            np.zeros(1),
+            np.zeros(2, np.int64),
+            q,
             floor(),
             holders(rows),
-            np.zeros(n, np.int64),
-            _nothing(n),
+            hashtable.table(),
+            Peers(np.zeros(n), np.zeros(1), hashtable.table(), np.zeros(1, np.int64)),
+            nothing,
         )
 
     def assign(self, keys: Keys, times: Times | None, workers: Workers) -> None:
         # Statistics windows pass even where the window itself never ends.
         ticks = ticking(self._state.frequency.clock.now, times, keys.size)
-        self.run(_dalton, keys, ticks, workers)
+        self.run(bandit.assign, keys, ticks, workers)
 
     def grown(self, state: Learned) -> Learned:
-        frequency = state.frequency._replace(exact=hashtable.grown(state.frequency.exact))
-        return state._replace(frequency=frequency)
+        if hashtable.full(state.frequency.exact):
+            return state._replace(frequency=state.frequency._replace(exact=hashtable.grown(state.frequency.exact)))
+        if hashtable.full(state.peers.near):
+            return state._replace(peers=state.peers._replace(near=hashtable.grown(state.peers.near)))
+        return state._replace(once=_pruned(state))
 
     def memory_bound(self, n_keys: int) -> int:
-        return (
-            n_bytes(self.fresh()) + hashtable.most_bytes(n_keys) + self.hot * self.n_workers * (8 * self.n_workers + 16)
-        )
+        # Keys of a statistics window, those that were hot once, and those near it; and what was agreed on.
+        rows = self.hot * self.n_workers
+        tables = 3 * hashtable.most_bytes(2 * n_keys + rows)
+        return n_bytes(self.fresh()) + tables + rows * (9 * self.n_workers + 16) + 16 * n_keys
 
     def merge(self, snapshots: Sequence[Learned]) -> Agreed:
-        """Section 4.1: global heavy hitters, and the weighted mean of what is known about them."""
+        """Section 4.1: the heavy hitters of all sources together, and what is known about them."""
         require(len(snapshots) >= 1, "merge needs at least 1 snapshot")
         last = max((s.agreed for s in snapshots), key=precedence)
-        if not any(s.tuples[2] for s in snapshots):
+        active = [s for s in snapshots if s.tuples[1] > 0]
+        if not active:
             return copied(last)
-        counts: dict[int, int] = {}
-        told: dict[int, list[tuple[int, NDArray[np.float64]]]] = {}
-        for s in snapshots:
-            for row in np.flatnonzero(s.until != FREE).tolist():
-                key = int(s.keys[row])
-                counts[key] = counts.get(key, 0) + int(s.counts[row])
-                told.setdefault(key, []).append((int(s.counts[row]), s.values[row]))
-        heaviest = sorted((key for key in counts if counts[key] > 0), key=lambda key: (-counts[key], key))
-        keys = sorted(heaviest[: self.hot * self.n_workers])
-        load = np.stack([s.window.load for s in snapshots]).sum(axis=0)
+        told = [each for s in active for each in _told(s)]
+        counts, learned = dict[int, int](), dict[int, list[_Told]]()
+        for each in told:
+            counts[each.key] = counts.get(each.key, 0) + each.tuples
+            if each.values.size:
+                learned.setdefault(each.key, []).append(each)
+        total, rows = sum(int(s.tuples[1]) for s in active), self.hot * self.n_workers
+        # A key that is learned about stays so until it has fallen to half the threshold, or it would come and go.
+        hot = [key for key in counts if counts[key] * rows * (2 if key in learned else 1) >= total]
+        keys = sorted(sorted(hot, key=lambda key: (-counts[key], key))[:rows])
+        values, held = np.full((len(keys), self.n_workers), WORST), np.zeros((len(keys), self.n_workers), np.bool_)
+        for number, key in enumerate(keys):
+            if key in learned:
+                values[number] = self._together(learned[key], total, len(active))
+                held[number] = np.any([each.tries > 0 for each in learned[key]], axis=0)
         return Agreed(
             last.version + 1,
             np.array(keys, np.uint64),
-            np.array([_mean(told[key]) for key in keys]).reshape(len(keys), self.n_workers),
-            load,
+            values,
+            held,
+            np.stack([s.window.load for s in active]).sum(axis=0),
+            np.array([total, len(active)], np.int64),
+            *_latest([hashtable.entries(_pruned(s)) for s in active]),
+            np.min([s.window.clock.number for s in active], axis=0),
         )
 
-    def adopt(self, policy: Agreed) -> None:
-        fits = type(policy) is Agreed and policy.values.shape == (policy.keys.size, self.n_workers)
-        require(fits and policy.load.size == self.n_workers, f"this policy is no Agreed of {self.n_workers} workers")
+    def _together(self, told: list[_Told], total: int, sources: int) -> NDArray[np.float64]:
+        """The estimates of one key; the same for any order of the sources."""
+        if self.average == "pooled":
+            return _pooled(told)
+        weighted = _sum([each.tuples * each.values for each in told])
+        return weighted / (sum(each.tuples for each in told) if self.average == "mean" else total * sources)
+
+    def adopt(self, policy: Agreed, told: Learned | None = None) -> None:
+        """Algorithm 2, l. 17 to 20. Rewards since the message are applied to what was agreed."""
+        shape = policy.values.shape if type(policy) is Agreed else ()
+        fits = shape == (policy.keys.size, self.n_workers) == policy.held.shape and policy.load.shape == shape[1:]
+        require(fits, f"this policy is no Agreed of {self.n_workers} workers")
         if precedence(policy) <= precedence(self._state.agreed):
             return
         state = copied(self._state)
-        number = int(state.frequency.clock.number[0])
-        for row in np.flatnonzero(state.until != FREE).tolist():
-            if state.keys[row] not in policy.keys:
-                _release(state, row)
-        for key, values in zip(policy.keys, policy.values, strict=True):
-            row = int(state.rows.slots[int(hashtable.find(state.rows, key)) + 1]) - 1
-            if row < 0:
-                row = int(_new_row(state, key))
-                if row >= 0 and state.tuples[1] > 0:
-                    windows.hold(state.window, row, int(first(state.hasher, key)))
+        told = copied(state if told is None else told)
+        q, window = state.rows, int(state.frequency.clock.number[0])
+        same = (q.until != FREE) & (told.rows.until != FREE) & (q.keys == told.rows.keys) & (q.born == told.rows.born)
+        q.counts[:] -= np.where(same, told.rows.counts, 0)
+        q.tries[:] -= np.where(same[:, None], told.rows.tries, 0)
+        # Equation 5 is Q -> (1 - gamma) Q + gamma R: all rewards of an estimate together are one factor and one term.
+        factor = (1 - GAMMA) ** q.tries
+        term = q.values - factor * np.where(same[:, None], told.rows.values, WORST)
+        state = state._replace(once=_noted(state, policy), peers=_reckoned(state, told, policy), agreed=copied(policy))
+        state.tuples[1] -= told.tuples[1]
+        for row in np.flatnonzero(same & ~np.isin(q.keys, policy.keys)).tolist():
+            bandit.release(state, row)
+        # What is agreed lasts to the next agreement and a window more, if that one takes as long as this one did.
+        waited = window - int(self._state.peers.agreed_in[0]) if self._state.agreed.version[0] > 0 else 0
+        for number, key in enumerate(policy.keys):
+            row = int(q.numbers.slots[int(hashtable.find(q.numbers, key)) + 1]) - 1
+            new = row < 0
+            row = int(bandit.new_row(state, key)) if new else row
             if row >= 0:
-                state.values[row] = values
-                state.until[row] = number + 1
-                _seek_best(state, row)
-        state.counts[:] = 0
-        state.tuples[2] = 0
-        state.others[:] = np.maximum(policy.load - state.window.load, 0)
-        state.tuples[0] = state.window.load.sum() + state.others.sum()
-        self._state = state._replace(agreed=copied(policy))
+                q.until[row] = window + 1 + waited
+                q.values[row] = policy.values[number] if new else factor[row] * policy.values[number] + term[row]
+                q.before[row] = policy.values[number]
+                bandit.seek_best(state, row)
+                if state.tuples[0] > 0:
+                    for worker in np.flatnonzero(policy.held[number]).tolist():
+                        windows.hold(state.window, row, worker)
+        bandit.new_loads(state, 0.0)
+        self._state = state
+
+    def forwards(self, keys: Keys, slide: int | None = None) -> NDArray[np.bool_]:
+        """Section 4.2: whether a key's result for the window up to a slide is all on its hash worker, in no other part.
+
+        slide: the number of the window's last slide; left out, the present one. Where there are other sources, a key
+        is forwarded only when all of them have told about the whole of that slide.
+        """
+        keys, _ = checked(keys)
+        s = self._state
+        slide = int(s.window.clock.number[0]) if slide is None else slide
+        if s.peers.ratio[0] > 0 and slide >= s.agreed.covers[0]:
+            return np.zeros(keys.size, np.bool_)
+        split, last = hashtable.entries(s.once)
+        span = 1 if self.micro_batch else s.window.ring_load.shape[0]
+        within = last.astype(np.int64) - ZERO_SLIDE > slide - span
+        now = s.rows.keys[s.rows.until != FREE]
+        own = np.array([mixed(s.hasher, key) for key in keys], np.uint64)
+        return ~np.isin(own, np.concatenate((split[within], now)))
 
 
-def _nothing(n_workers: int) -> Agreed:
-    none = np.zeros(0, np.uint64)
-    return Agreed(np.zeros(1, np.int64), none, np.zeros((0, n_workers)), np.zeros(n_workers, np.int64))
+class _Told(NamedTuple):
+    """What a source tells of a key; of one that is near to be hot, only the number of tuples."""
+
+    key: int
+    tuples: int
+    values: NDArray[np.float64]
+    before: NDArray[np.float64]
+    tries: NDArray[np.int64]
 
 
-def _mean(told: list[tuple[int, NDArray[np.float64]]]) -> NDArray[np.float64]:
-    """The mean of estimates, weighted by counts; the same for any order of the sources."""
-    weighted = np.sort(np.stack([count * values for count, values in told]), axis=0)
-    return np.asarray(weighted.sum(axis=0) / sum(count for count, _ in told))
+def _told(s: Learned) -> Iterator[_Told]:
+    q = s.rows
+    for row in np.flatnonzero((q.until != FREE) & (q.counts > 0)).tolist():
+        yield _Told(int(q.keys[row]), int(q.counts[row]), q.values[row], q.before[row], q.tries[row])
+    for key, tuples in zip(*(part.tolist() for part in hashtable.entries(s.peers.near)), strict=True):
+        yield _Told(key, tuples, np.empty(0), np.empty(0), np.empty(0, np.int64))
 
 
-@kernel
-def _frequency(s: Statistics, x: np.uint64) -> int:
-    """Count one occurrence; how often the key has come in this statistics window."""
-    if s.use[0] == 1:
-        return sketch.count(s.rough, x)
-    slot = hashtable.find(s.exact, x)
-    often = s.exact.slots[slot + _1] + _1
-    hashtable.put(s.exact, slot, x, often)
-    return int(np.int64(often))
+def _pooled(told: list[_Told]) -> NDArray[np.float64]:
+    """As if one learner had had the rewards of all: each source's mean reward follows from its estimates."""
+    tries = np.sum([each.tries for each in told], axis=0)
+    factors = [(1 - GAMMA) ** each.tries for each in told]
+    rewards = [
+        each.tries * (each.values - factor * each.before) / np.maximum(1 - factor, GAMMA)
+        for each, factor in zip(told, factors, strict=True)
+    ]
+    factor = (1 - GAMMA) ** tries
+    before = _sum([each.tuples * each.before for each in told]) / sum(each.tuples for each in told)
+    return np.asarray(factor * before + (1 - factor) * _sum(rewards) / np.maximum(tries, 1))
 
 
-@kernel
-def _new_statistics(s: Statistics, passed: int) -> None:
-    s.seen[1] = s.seen[0] if passed == 1 else 0
-    s.seen[0] = 0
-    if s.use[1] == 1:
-        # Beyond half a key a column, the sketch is quicker than a hash map that misses the cache. With the sketch, the
-        # columns still at 0 tell the number of keys: at half a key a column, exp(-1/2) of them are.
-        width = s.rough.cells.shape[1]
-        zeros = 0
-        for column in range(width):
-            zeros += 1 if s.rough.cells[0, column] == 0 else 0
-        many = 2 * s.exact.used[0] > width if s.use[0] == 0 else zeros < 0.6065 * width
-        s.use[0] = 1 if many else 0
-    hashtable.clear(s.exact)
-    s.rough.cells[:] = 0
+def _sum(arrays: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """The sum, the same for any order."""
+    return np.asarray(np.sort(np.stack(arrays), axis=0).sum(axis=0))
 
 
-@kernel
-def _release(s: Learned, row: int) -> None:
-    hashtable.remove(s.rows, hashtable.find(s.rows, s.keys[row]))
-    windows.forget(s.window, row)
-    s.holders.level[row] = -1
-    s.until[row] = FREE
-    s.spare[s.rule[0] - s.rows.used[0] - 1] = row
+def _pruned(s: Learned) -> Table:
+    """Keys that are hot, or were within the window, with the slide when they last were; and room for more."""
+    keys, last = hashtable.entries(s.once)
+    within = last.astype(np.int64) - ZERO_SLIDE > int(s.window.clock.number[0]) - s.window.ring_load.shape[0]
+    kept = within | np.isin(keys, s.rows.keys[s.rows.until != FREE])
+    return hashtable.filled(keys[kept], last[kept], room=2 * int(kept.sum()))
 
 
-@kernel
-def _new_row(s: Learned, x: np.uint64) -> int:
-    """A row for a key, -1 if all are taken."""
-    spares = s.rule[0] - s.rows.used[0]
-    if spares == 0:
-        return -1
-    row = int(s.spare[spares - 1])
-    hashtable.put(s.rows, hashtable.find(s.rows, x), x, np.uint64(row + 1))
-    s.keys[row], s.until[row], s.counts[row] = x, 0, 0
-    s.values[row, :] = WORST
-    s.best[row], s.second[row] = np.int64(first(s.hasher, x)), WORST
-    return row
+def _latest(tables: Sequence[Entries]) -> Entries:
+    """The keys of all, ascending, each with its latest slide."""
+    keys, last = (np.concatenate(part) for part in zip(*tables, strict=True))
+    order = np.lexsort((last, keys))
+    at_end = np.append(keys[order][1:] != keys[order][:-1], True)[: keys.size]
+    return keys[order][at_end], last[order][at_end]
 
 
-@kernel
-def _seek_best(s: Learned, row: int) -> None:
-    """argmax Q(k, .), from the hash of the key on, strictly greater wins; and the best of the rest."""
-    n = s.window.load.size
-    start = np.int64(first(s.hasher, s.keys[row]))
-    best, second = start, -np.inf
-    for step in range(1, n):
-        a = start + step if start + step < n else start + step - n
-        if s.values[row, a] > s.values[row, best]:
-            second = s.values[row, best]
-            best = a
-        elif s.values[row, a] > second:
-            second = s.values[row, a]
-    s.best[row], s.second[row] = best, second
+def _noted(s: Learned, policy: Agreed) -> Table:
+    """The keys that were split somewhere, with room for as many rows as there are."""
+    keys, last = _latest([hashtable.entries(_pruned(s)), (policy.split, policy.split_in)])
+    return hashtable.filled(keys, last, room=2 * keys.size + int(s.rule[0]))
 
 
-@kernel
-def _reward(s: Learned, row: int, a: int) -> float:
-    """-(CI + CA) / 2, after the tuple is added: equations 3 and 4 with p1 = p2 = 1/2."""
-    n = s.window.load.size
-    load = float(s.window.load[a] + s.others[a])
-    mean = float(s.tuples[0]) / n
-    imbalance = (load - mean) / max(load, mean)
-    return -0.5 * (imbalance + float(s.window.fragments[row]) / n)
-
-
-@kernel
-def _learn(s: Learned, row: int, a: int) -> None:
-    """Equation 5, keeping the best action at hand: it is sought anew only when it may have lost its place."""
-    s.values[row, a] += GAMMA * (_reward(s, row, a) - s.values[row, a])
-    if a == s.best[row]:
-        if s.values[row, a] <= s.second[row]:
-            _seek_best(s, row)
-    elif s.values[row, a] >= s.values[row, s.best[row]]:
-        _seek_best(s, row)
-    elif s.values[row, a] > s.second[row]:
-        s.second[row] = s.values[row, a]
-
-
-@kernel
-def _greedy(s: Learned, row: int) -> int:
-    """The emptiest worker that holds the key; the emptiest of all if that one is too full."""
-    load, holder = s.window.load, windows.emptiest_holder(s.window, s.holders, row)
-    # By its own loads: what balances each source's tuples balances all, and what is known of the others is old. With
-    # the loads of others in it, eight sources that sync were at 2.3 times the mean, without at 1.03.
-    if holder >= 0 and float(load[holder] * load.size) <= (1.0 + MARGIN) * float(s.tuples[3]):
-        return holder
-    return lowest(load, s.least)
-
-
-@kernel
-def _dalton(s: Learned, keys: Keys, times: Times, workers: Workers, start: int) -> int:
-    n = s.window.load.size
-    f = s.frequency
-    for i in range(start, keys.size):
-        if hashtable.full(f.exact):
-            return i
-        passed = windows.passed(f.clock, times[i])
-        if passed > 0:
-            _new_statistics(f, passed)
-            for row in range(s.rule[0]):
-                if FREE < s.until[row] < f.clock.number[0]:
-                    _release(s, row)
-        began, slides = windows.advance(s.window, times[i]), s.window.ring_load.shape[0]
-        if began > 0:
-            lowered(s.least)
-            s.holders.level[:] = -1
-            s.tuples[0] = s.tuples[3] = 0
-            for worker in range(n):
-                s.others[worker] -= s.others[worker] * min(began, slides) // slides
-                s.tuples[3] += s.window.load[worker]
-                s.tuples[0] += s.window.load[worker] + s.others[worker]
-            if s.rule[1] == 1:
-                for row in range(s.rule[0]):
-                    windows.forget(s.window, row)
-        x = mixed(s.hasher, keys[i])
-        often = _frequency(f, x)  # l. 1, 2
-        f.seen[0] += 1
-        row = int(np.int64(s.rows.slots[hashtable.find(s.rows, x) + _1])) - 1
-        hashed = int(np.int64(first(s.hasher, x)))
-        # l. 3: f_k >= L / n. A key that came once is not hot, however short the statistics window is.
-        if f.seen[1] > 0 and often > 1 and often * s.rule[0] >= f.seen[1]:
-            if row < 0:
-                row = _new_row(s, x)
-                if row >= 0:
-                    windows.hold(s.window, row, hashed)
-            if row >= 0:
-                s.until[row] = f.clock.number[0] + 1
-        s.tuples[0] += 1
-        s.tuples[1] += 1
-        s.tuples[2] += 1
-        s.tuples[3] += 1
-        if row < 0:
-            windows.add(s.window, hashed)  # l. 8, 9
-            workers[i] = hashed
-            continue
-        coin = mix64(s.hasher.salt[0] + np.uint64(s.tuples[1]))
-        a = int(s.best[row])  # l. 4
-        if s.rule[2] == 1:
-            a = _greedy(s, row)
-        elif (coin >> np.uint64(11)) * 2.0**-53 < EPSILON:
-            a = int(np.int64(below(mix64(coin), np.uint64(n))))
-        windows.add(s.window, a)
-        if windows.hold(s.window, row, a):
-            s.holders.level[row] = -1
-        s.counts[row] += 1
-        _learn(s, row, a)  # l. 5, 6
-        workers[i] = a
-    return keys.size
+def _reckoned(s: Learned, told: Learned, policy: Agreed) -> Peers:
+    """The others as agreed, and as they will have gone on since the message, if they do what this source does."""
+    total, sources = policy.tuples.tolist()
+    own = int(told.tuples[1])
+    ratio = (total - own) / own if own else float(sources)
+    since = np.maximum(s.window.load - told.window.load, 0)
+    load = np.maximum(policy.load - told.window.load, 0) + ratio * since
+    before = dict(zip(*(part.tolist() for part in hashtable.entries(told.peers.near)), strict=True))
+    keys, counts = hashtable.entries(s.peers.near)
+    counts = counts - np.array([before.get(key, 0) for key in keys.tolist()], np.uint64)
+    new = (counts > 0) & ~np.isin(keys, policy.keys)
+    return Peers(load, np.array([ratio]), hashtable.filled(keys[new], counts[new]), s.frequency.clock.number.copy())

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from skewless.arrays import require, whole
 from skewless.kernels import kernel
-from skewless.partitioners.planner import Histogram, Planner
+from skewless.partitioners.histogram import Histogram
+from skewless.partitioners.planner import Planner
 from skewless.table import RoutingTable
 
 
@@ -57,8 +58,7 @@ class Kip(Planner):
     def plan(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
         n_heavy = min(self.heavy * self.n_workers, histogram.keys.size)
         keys, shares = histogram.keys[:n_heavy], histogram.counts / histogram.total
-        tail_hosts = old.host_of(histogram.keys[n_heavy:])
-        host_shares = np.bincount(tail_hosts, shares[n_heavy:], minlength=old.hosts.size).astype(np.float64)
+        host_shares = histogram.by_host(old, n_heavy) / histogram.total
         hashed = old.hosts[old.host_of(keys)]
         places, hosts = old.places_of(keys), old.hosts.copy()
         most = max(1 / self.n_workers, float(shares[0])) * (1 + self.slack)

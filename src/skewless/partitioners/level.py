@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from skewless.arrays import require
 from skewless.kernels import kernel
-from skewless.partitioners.planner import Histogram, Planner
+from skewless.partitioners.histogram import Histogram
+from skewless.partitioners.planner import Planner
 from skewless.table import HOT, RoutingTable
 
 POURED = 0.02  # at least this share of all tuples is in keys that may be split, to even out what hosts leave uneven
@@ -65,9 +66,7 @@ class Level(Planner):
     def plan(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
         n_hot = self._n_hot(histogram)
         hot, sizes = histogram.keys[:n_hot], histogram.counts[:n_hot]
-        tail_hosts = old.host_of(histogram.keys[n_hot:])
-        tail_sizes = histogram.counts[n_hot:] + self.key_cost
-        host_sizes = np.bincount(tail_hosts, tail_sizes, minlength=old.hosts.size).astype(np.float64)
+        host_sizes = histogram.by_host(old, n_hot, self.key_cost)
         speeds = np.ones(self.n_workers) if self.speeds is None else np.array(self.speeds)
         share = speeds / speeds.sum()
         if self.split:

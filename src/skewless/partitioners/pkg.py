@@ -41,13 +41,14 @@ def sent(snapshots: Sequence[_Loaded]) -> NDArray[np.int64]:
     return total
 
 
-def probe(state: _Loaded, policy: Any, kind: type) -> None:
-    """Let a source learn the truth: what is not its own is the others'."""
+def probe(state: _Loaded, policy: Any, kind: type, told: _Loaded | None) -> None:
+    """Let a source learn the truth: what it had not sent itself when it told is the others'."""
     load = getattr(policy, "load", None) if type(policy) is kind else None
     fits = isinstance(load, np.ndarray) and load.dtype == np.int64 and load.shape == state.load.shape
     require(fits, f"this policy is no {kind.__name__} of {state.load.size} workers")
-    state.others[:] = policy.load - (state.load - state.others)
-    state.load[:] = policy.load
+    own = sent([state])
+    state.others[:] = policy.load - (own if told is None else sent([told]))
+    state.load[:] = own + state.others
 
 
 @dataclass(eq=False)
@@ -96,8 +97,8 @@ class Pkg(Partitioner[Balanced, Loads]):
     def merge(self, snapshots: Sequence[Balanced]) -> Loads:
         return Loads(sent(snapshots))
 
-    def adopt(self, policy: Loads) -> None:
-        probe(self._state, policy, Loads)
+    def adopt(self, policy: Loads, told: Balanced | None = None) -> None:
+        probe(self._state, policy, Loads, told)
 
     def candidates(self, keys: Keys) -> NDArray[np.int32]:
         return candidates(self._state.hasher, checked(keys)[0], self.choices)

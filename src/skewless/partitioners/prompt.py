@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from skewless.arrays import Keys, Workers, checked, require, whole
 from skewless.kernels import kernel
 from skewless.partitioners.baselines import Hash
-from skewless.partitioners.planner import Histogram, Planner
+from skewless.partitioners.histogram import Histogram
+from skewless.partitioners.planner import Planner
 from skewless.table import RoutingTable
 
 
