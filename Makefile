@@ -22,7 +22,7 @@ demo: $(READY) ## rank all partitioners on the words of the Python standard libr
 test: $(READY) ## run the checks and all tests, compiled and not compiled
 	@$(MAKE) --no-print-directory check
 	@echo "Kernels as plain Python ..."
-	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 -m "not compiled" tests/test_laws.py tests/test_oracles.py tests/test_kernels.py
+	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 -m "not compiled" tests/test_laws.py tests/test_oracles.py tests/test_kernels.py tests/test_accumulator.py
 	@echo "Everything, compiled ..."
 	@$(BIN)/python -m pytest -n 2
 
@@ -32,7 +32,9 @@ check: $(READY) ## style, types and the direction of imports
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports
 
-bench: $(READY) ## speed of all partitioners, as ratios to hash (LONG=1: also 10^9 tuples over 10^4 workers)
+bench: $(READY) ## speed and quality against peers in the same run (LONG=1: also 10^9 tuples over 10^4 workers)
+	@$(BIN)/python -m benchmarks.accumulator
+	@$(BIN)/python -m benchmarks.milp
 	@$(BIN)/python -m benchmarks.routing $(if $(LONG),--long)
 
 reproduce: $(READY) ## the papers' figures and tables (minutes)

@@ -10,6 +10,7 @@ A map of the package, each part built on those above it:
     metrics         how good a partitioning is, with the papers' equations
     streams         keys to try them on
     coordinate      how sources come to know what the others know
+    accumulator     a micro-batch counted and kept about sorted while it comes in
     elastic         how many tasks the next batch should have
     simulate        partitioner x stream x sources x windows -> records over time
     cluster         the same in virtual time: throughput, latency and memory of a cluster

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,29 +40,50 @@ class Prompt(Planner):
 
     Departures from the paper: the cut is a whole number of tuples, and so is a block. Rests are taken lightest first,
     so that most find room where their keys are (the paper leaves the order open). Where no block can hold a rest (line
-    23), it fills the emptiest and goes on. Counts are sorted exactly; the quasi-sorted list of algorithm 1 is not used.
+    23), it fills the emptiest and goes on. Counts are sorted exactly here; `skewless.accumulator` plans from the
+    quasi-sorted list of algorithm 1.
     """
 
     name: ClassVar[str] = "prompt"
     splits_keys: ClassVar[bool] = True
 
     def plan(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
-        most = 2 * histogram.keys.size + self.n_workers
-        of_key, workers, sizes = np.empty(most, np.int64), np.empty(most, np.int32), np.empty(most)
-        room = np.full(self.n_workers, ceil(histogram.total / self.n_workers - 1e-9), np.float64)
-        rests = np.empty(histogram.keys.size), np.empty(histogram.keys.size, np.int32)
-        n = pack(histogram.counts, room, *rests, of_key, workers, sizes)
-        # A key may have its cut and some of its rest in one block: that is one fragment.
-        pairs, inverse = np.unique(of_key[:n] * self.n_workers + workers[:n], return_inverse=True)
-        weights = np.bincount(inverse, sizes[:n]).astype(np.float64)
-        starts = np.searchsorted(pairs, np.arange(histogram.keys.size + 1) * self.n_workers)
-        places = (pairs % self.n_workers).astype(np.int32)
+        plan = packed(histogram.counts, self.n_workers)
         return replace(RoutingTable.hashed(self.n_workers), version=old.version).placing(
-            histogram.keys, starts, places, weights
+            histogram.keys, plan.starts, plan.workers, plan.sizes
         )
 
     def condensed(self, plan: RoutingTable, histogram: Histogram) -> RoutingTable:
         return plan.condensed(histogram.keys, histogram.counts)
+
+
+class Fragments(NamedTuple):
+    """Where the tuples of some keys go: those of key i are the fragments from starts[i] to starts[i + 1]."""
+
+    starts: NDArray[np.int64]
+    workers: NDArray[np.int32]
+    sizes: NDArray[np.float64]
+
+
+def packed(counts: NDArray[np.float64], n_workers: int) -> Fragments:
+    """Algorithm 2 on keys of these counts, in the given order, which should be about the heaviest first.
+
+    >>> import numpy as np
+    >>> plan = packed(np.array([5.0, 2.0, 1.0]), 2)
+    >>> plan.starts.tolist(), plan.workers.tolist(), plan.sizes.tolist()
+    ([0, 2, 3, 4], [0, 1, 0, 1], [2.0, 3.0, 2.0, 1.0])
+    """
+    most = 2 * counts.size + n_workers
+    of_key, workers, sizes = np.empty(most, np.int64), np.empty(most, np.int32), np.empty(most)
+    room = np.full(n_workers, ceil(counts.sum() / n_workers - 1e-9), np.float64)
+    n = pack(counts, room, np.empty(counts.size), np.empty(counts.size, np.int32), of_key, workers, sizes)
+    # A key may have its cut and some of its rest in one block: that is one fragment.
+    pairs, inverse = np.unique(of_key[:n] * n_workers + workers[:n], return_inverse=True)
+    return Fragments(
+        np.searchsorted(pairs, np.arange(counts.size + 1) * n_workers),
+        (pairs % n_workers).astype(np.int32),
+        np.bincount(inverse, sizes[:n]).astype(np.float64),
+    )
 
 
 @kernel
@@ -75,27 +96,29 @@ def pack(
     workers: NDArray[np.int32],
     sizes: NDArray[np.float64],
 ) -> int:
-    """Algorithm 2 on counts in falling order; fills in the fragments and returns how many they are."""
+    """Algorithm 2; fills in the fragments and returns how many they are."""
     n, blocks = 0, room.size
     total = 0.0
     for count in counts:
         total += count
     cut = max(1.0, float(int(total / max(counts.size, 1))))  # l. 3: (N / P) / (K / P)
-    heavy = 0
-    while heavy < counts.size and counts[heavy] > cut:  # l. 5
-        block = heavy % blocks  # l. 8
-        of_key[n], workers[n], sizes[n] = heavy, block, cut  # l. 6
-        room[block] -= cut
-        rest[heavy], cut_at[heavy] = counts[heavy] - cut, block  # l. 6, 7
-        n += 1
-        heavy += 1
-    for key in range(heavy, counts.size):  # l. 10 to 16
-        turn, place = (key - heavy) // blocks, (key - heavy) % blocks
-        block = place if turn % 2 == 0 else blocks - 1 - place
-        of_key[n], workers[n], sizes[n] = key, block, counts[key]
-        room[block] -= counts[key]
-        n += 1
-    for key in range(heavy - 1, -1, -1):  # l. 17
+    for key in range(counts.size):
+        rest[key] = max(counts[key] - cut, 0.0)
+        if rest[key] > 0.0:  # l. 5: in a list that is not quite sorted, light keys may stand before heavy ones
+            block = n % blocks  # l. 8
+            of_key[n], workers[n], sizes[n] = key, block, cut  # l. 6
+            room[block] -= cut
+            cut_at[key] = block  # l. 7
+            n += 1
+    heavy = n
+    for key in range(counts.size):  # l. 10 to 16
+        if rest[key] == 0.0:
+            turn, place = (n - heavy) // blocks, (n - heavy) % blocks
+            block = place if turn % 2 == 0 else blocks - 1 - place
+            of_key[n], workers[n], sizes[n] = key, block, counts[key]
+            room[block] -= counts[key]
+            n += 1
+    for key in range(counts.size - 1, -1, -1):  # l. 17
         block, left, at_home = int(cut_at[key]), rest[key], True  # l. 18
         while left > 0.0:
             amount = min(left, max(room[block], 0.0))  # l. 19 to 22

@@ -1,0 +1,1 @@
+"""What we use of scipy, which ships no types."""
