@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from math import floor, gcd, inf, log
 from typing import Any
@@ -473,6 +474,148 @@ def kip(keys: list[int], n: int, seed: int, heavy: int = 2, slack: float = 0.001
     return [place.get(key, hosts[spark_hash(key) % size]) for key in keys]
 
 
+def unmix64(x: int) -> int:
+    x = (x ^ x >> 31 ^ x >> 62) * pow(0x94D049BB133111EB, -1, 2**64) & MASK
+    x = (x ^ x >> 27 ^ x >> 54) * pow(0xBF58476D1CE4E5B9, -1, 2**64) & MASK
+    return x ^ x >> 30 ^ x >> 60
+
+
+def gedik(rule: str) -> Callable[..., list[int]]:
+    """Scan, redist or readj, once, with the ring in force before; every key is tried on every worker."""
+
+    def oracle(
+        keys: list[int], n: int, seed: int, heavy: int = 2, theta: float = 0.2, compute: str = "linear"
+    ) -> list[int]:
+        if not keys:
+            return []
+        size, powers = 1 << (64 * n - 1).bit_length(), [1] if compute == "linear" else [1, 2]
+        ring = sorted((unmix64(point + 1), point // 100) for point in range(100 * n))
+        points = [point for point, _ in ring]
+        hosts = [ring[bisect_left(points, host * 2**64 // size) % len(ring)][1] for host in range(size)]
+        order = sorted(set(keys), key=lambda key: (-keys.count(key), key))
+        counts = [float(keys.count(key)) for key in order]
+        old = [hosts[spark_hash(key) % size] for key in order]
+        heavies = range(min(heavy * n, len(order)))
+        scale = [theta * sum(count**power for count in counts) / n for power in powers]
+        toll = n / sum(counts[: len(heavies)])
+        place = {i: old[i] for i in range(len(order)) if i not in heavies or rule == "readj"}
+        held = [[0.0] * n for _ in powers]
+        for i, worker in place.items():
+            shift(held, powers, counts[i], worker)
+
+        def penalty(*shifts: tuple[float, int]) -> float:
+            """If these counts came to these workers, those below 0 went from them."""
+            for count, worker in shifts:
+                shift(held, powers, count, worker)
+            spreads = [(max(row) - min(row)) / part for row, part in zip(held, scale, strict=True)]
+            for count, worker in shifts:
+                shift(held, powers, -count, worker)
+            return spreads[0] if len(powers) == 1 else (spreads[0] * spreads[0] * spreads[1]) ** (1 / 3)
+
+        def best(i: int, moved: float) -> tuple[float, int]:
+            options = [*range(n)] if len(powers) == 1 else [old[i], *(row.index(min(row)) for row in held)]
+            ranked = [(penalty((counts[i], w)) + (moved + (w != old[i]) * counts[i]) * toll, w) for w in options]
+            if len(powers) == 1:
+                return min(ranked, key=lambda option: (option[0], option[1] != old[i], held[0][option[1]]))
+            return min(ranked, key=lambda option: option[0])
+
+        moved = 0.0
+        while len(place) < len(order):
+            left = [i for i in heavies if i not in place][: 1 if rule == "scan" else None]
+            found = [(*best(i, moved if rule == "redist" else 0.0), i) for i in left]
+            _, worker, i = min(found, key=lambda option: option[0] / counts[option[2]])
+            moved += counts[i] * (worker != old[i])
+            place[i] = worker
+            shift(held, powers, counts[i], worker)
+        turns = dict.fromkeys(heavies, 0)
+        while rule == "readj":
+            free, now = [i for i in heavies if turns[i] < 3], penalty()
+            steps = [((i,), w) for i in free for w in range(n) if w != place[i]]
+            swaps = [((i, j), place[j]) for i in free for j in free if i < j and place[i] != place[j]]
+            ranked = [
+                ((now - penalty(*step_of(place, counts, step, w))) / sum(counts[i] for i in step), step, w)
+                for step, w in sorted([*steps, *swaps], key=lambda s: (s[0][0], len(s[0]), s[0][1:], s[1]))
+            ]
+            gain, step, worker = max(ranked, key=lambda option: option[0], default=(0.0, (), 0))
+            if gain <= toll:
+                break
+            for count, w in step_of(place, counts, step, worker):
+                shift(held, powers, count, w)
+            for i, w in zip(step, (worker, place[step[0]]), strict=False):
+                place[i] = w
+                turns[i] += 1
+        where = {key: place[i] for i, key in enumerate(order)}
+        return [where[key] for key in keys]
+
+    return oracle
+
+
+def shift(held: list[list[float]], powers: list[int], count: float, worker: int) -> None:
+    for row, power in zip(held, powers, strict=True):
+        row[worker] += abs(count) ** power * (1 if count > 0 else -1)
+
+
+def step_of(place: dict[int, int], counts: list[float], step: tuple[int, ...], worker: int) -> list[tuple[float, int]]:
+    """A key goes to a worker; the second one, if there is one, goes the other way."""
+    source = place[step[0]]
+    there = [(counts[step[0]], worker), (-counts[step[0]], source)]
+    return there + [pair for i in step[1:] for pair in ((counts[i], source), (-counts[i], worker))]
+
+
+def mixed_(keys: list[int], n: int, seed: int, heavy: int = 2, theta: float | None = None) -> list[int]:
+    """Phases 2 and 3 from an empty table, for ever smaller bounds."""
+    size = 1 << (64 * n - 1).bit_length()
+    order = sorted(set(keys), key=lambda key: (-keys.count(key), key))
+    count = [float(keys.count(key)) for key in order]
+    hashed = [spark_hash(key) % size * n // size for key in order]
+
+    def within(bound: float) -> list[int] | None:
+        held = [[i for i in range(len(order)) if hashed[i] == worker] for worker in range(n)]
+        queue, taken = list[int](), 0
+
+        def load(worker: int) -> float:
+            return sum(count[i] for i in held[worker])
+
+        for worker in range(n):
+            while load(worker) > bound:
+                queue.append(held[worker].pop(0))
+                taken += 1
+        while queue and taken <= 4 * heavy * n:
+            queue.sort()
+            key = queue.pop(0)
+            for worker in sorted(range(n), key=load):
+                smaller = [i for i in sorted(held[worker]) if count[i] < count[key]]
+                leaving = list[int]()
+                while smaller and load(worker) + count[key] - sum(count[i] for i in leaving) > bound:
+                    leaving.append(smaller.pop(0))
+                if load(worker) + count[key] - sum(count[i] for i in leaving) <= bound:
+                    held[worker] = [i for i in held[worker] if i not in leaving] + [key]
+                    queue += leaving
+                    taken += len(leaving)
+                    break
+            else:
+                return None
+        places = [next((w for w in range(n) if i in held[w]), -1) for i in range(len(order))]
+        fits = sum(place != home for place, home in zip(places, hashed, strict=True)) <= heavy * n
+        return places if fits and taken <= 4 * heavy * n else None
+
+    if not keys:
+        return []
+    mean = len(keys) / n
+    low = max(mean * (1 + (theta or 0.0)), count[0])
+    high = before = max(sum(c for c, home in zip(count, hashed, strict=True) if home == worker) for worker in range(n))
+    best = within(low)
+    if best is None:
+        best = hashed
+        while high - low > 0.001 * mean:
+            middle = (low + high) / 2
+            found = within(middle)
+            low, high, best = (middle, high, best) if found is None else (low, middle, found)
+        best = hashed if before <= 1.03 * high else best
+    where = dict(zip(order, best, strict=True))
+    return [where[key] for key in keys]
+
+
 def prompt(keys: list[int], n: int, seed: int) -> list[int]:
     """Algorithm 2 for this batch; then each tuple of a key by the golden order of its parts."""
     order = sorted(set(keys), key=lambda key: (-keys.count(key), key))
@@ -483,7 +626,7 @@ def prompt(keys: list[int], n: int, seed: int) -> list[int]:
         blocks[key][number % n] += cut
         room[number % n] -= cut
     zigzag = [*range(n), *reversed(range(n))]
-    for number, key in enumerate(key for key in order if key not in heavy):
+    for number, key in enumerate((key for key in order if key not in heavy), len(heavy) % n):
         blocks[key][zigzag[number % (2 * n)]] += keys.count(key)
         room[zigzag[number % (2 * n)]] -= keys.count(key)
     for number, key in reversed([*enumerate(heavy)]):
@@ -528,6 +671,10 @@ ORACLES: dict[str, Callable[..., list[int]]] = {
     "dagreedy": dagreedy,
     "dalton": dalton,
     "prompt": prompt,
+    "scan": gedik("scan"),
+    "redist": gedik("redist"),
+    "readj": gedik("readj"),
+    "mixed": mixed_,
     "kip": kip,
     "level": level,
 }

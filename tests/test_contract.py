@@ -33,6 +33,9 @@ from skewless.partitioners.pkg import Loads
         ("level", 4, {"speeds": (1.0, 2.0)}, "4 workers, 2 speeds"),
         ("level", 2, {"speeds": (1.0, 0.0)}, "a speed is more than 0, not 0.0"),
         ("level", 2, {"key_cost": -1}, "key_cost is 0 tuples or more"),
+        ("scan", 4, {"theta": 0.0}, "theta is more than 0, not 0.0"),
+        ("readj", 4, {"compute": "cubic"}, 'compute is "linear" or "quadratic", not \'cubic\''),
+        ("mixed", 4, {"theta": -0.5}, "theta is None, or 0 or more, not -0.5"),
         ("cm", 4, {"cardinality": "hyper"}, 'cardinality is "exact" or "hll", not \'hyper\''),
     ],
 )
@@ -94,6 +97,7 @@ def test_a_window_without_slide_tumbles() -> None:
         (partitioner("pkg", 4), partitioner("shuffle", 4)),
         (partitioner("level", 4), partitioner("level", 64)),
         (partitioner("kip", 4), partitioner("level", 4)),
+        (partitioner("scan", 4), partitioner("redist", 4)),
         (partitioner("dalton", 4), partitioner("dalton", 4, hot=2)),
     ],
 )

@@ -25,6 +25,9 @@ _MORE: list[tuple[str, dict[str, Any]]] = [
     ("dalton", {"window": Window(60), "hot": 3, "frequencies": "sketch", "micro_batch": True}),
     ("dalton", {"window": Window(80, 40), "frequencies": "hybrid"}),
     ("kip", {"heavy": 1, "slack": 0.0}),
+    *((name, {"compute": "quadratic", "heavy": 1, "theta": 0.05}) for name in ("scan", "redist", "readj")),
+    ("readj", {"heavy": 1, "theta": 0.01}),
+    ("mixed", {"heavy": 1, "theta": 0.5}),
     ("level", {"split": False}),
     ("level", {"key_cost": 2.5}),
 ]

@@ -14,7 +14,7 @@ from skewless.kernels import counttree, hashtable, kernel
 from skewless.kernels.counttree import CountTree
 from skewless.kernels.hash import mix64
 from skewless.kernels.hashtable import Table
-from skewless.partitioners.planner import Histogram
+from skewless.partitioners.histogram import Histogram
 from skewless.partitioners.prompt import Prompt, packed
 from skewless.table import RoutingTable
 
@@ -111,7 +111,7 @@ class Accumulator:
     0.029
     >>> m = skewless.measure(keys, divided(batch, 16), 16)
     >>> round(m.imbalance_ratio, 3), round(m.cardinality_imbalance, 1), m.fragments - m.keys
-    (1.0, 1.7, 16)
+    (1.0, 0.7, 16)
 
     Abdelhamid, Mahmood, Daghistani, Aref: Prompt: dynamic data-partitioning for distributed micro-batch stream
     processing systems. SIGMOD 2020.

@@ -155,6 +155,19 @@ class RoutingTable:
         _host_of(keys, self.hosts.size - 1, out)
         return out
 
+    def spread(self, mass: float) -> NDArray[np.float64]:
+        """What each worker gets of a mass that is spread over all hosts alike."""
+        share: NDArray[np.float64] = np.bincount(self.hosts, minlength=self.n_workers) / self.hosts.size
+        return mass * share
+
+    def loads(self, keys: Keys, counts: NDArray[np.float64], rest: float = 0.0) -> NDArray[np.float64]:
+        """What each worker gets of keys that occur so often, and of a rest that is spread over all hosts alike."""
+        number, hot = self._numbers(keys)
+        load = self.spread(rest) + np.bincount(self.hosts[self.host_of(keys[~hot])], counts[~hot], self.n_workers)
+        sizes = np.bincount(number[hot], counts[hot], self.keys.size)
+        pieces = np.repeat(sizes, np.diff(self.starts)) * self.parts / WHOLE
+        return np.asarray(load + np.bincount(self.workers, pieces, self.n_workers))
+
     def route(self, keys: Keys, ordinals: Keys | None = None) -> Workers:
         """The worker of each row, by its key and its ordinal (left out: its position)."""
         keys, _ = checked(keys, None)
@@ -200,13 +213,18 @@ class RoutingTable:
     def places_of(self, keys: Keys) -> Workers:
         """The worker of each key; of a split key, the one with the largest part, the first of them."""
         places = self.hosts[self.host_of(keys)]
-        number = np.searchsorted(self.keys, keys)
-        hot = np.flatnonzero(number < self.keys.size)
-        hot = hot[self.keys[number[hot]] == keys[hot]]
+        number, hot = self._numbers(keys)
         of_key = np.repeat(np.arange(self.keys.size), np.diff(self.starts))
         largest_first = np.lexsort((-self.parts, of_key))
         places[hot] = self.workers[largest_first[self.starts[number[hot]]]]
         return places
+
+    def _numbers(self, keys: Keys) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The number of each key among the hot ones, and whether it is one of them."""
+        number = np.searchsorted(self.keys, keys)
+        hot = number < self.keys.size
+        hot[hot] = self.keys[number[hot]] == keys[hot]
+        return number, hot
 
     def resized(self, n_workers: int) -> Self:
         """The same table for more or fewer workers, with little placed elsewhere.

@@ -11,8 +11,10 @@ from skewless.partitioners.cardinality import Am, Cam, Cm, Lm
 from skewless.partitioners.choices import DChoices, WChoices
 from skewless.partitioners.dagreedy import DaGreedy
 from skewless.partitioners.dalton import Dalton
+from skewless.partitioners.gedik import Readj, Redist, Scan
 from skewless.partitioners.kip import Kip
 from skewless.partitioners.level import Level
+from skewless.partitioners.mixed import Mixed
 from skewless.partitioners.pkg import Pkg
 from skewless.partitioners.prompt import Prompt
 
@@ -32,6 +34,10 @@ ALL: tuple[type[Partitioner[Any, Any]], ...] = (
     DaGreedy,
     Dalton,
     Prompt,
+    Scan,
+    Redist,
+    Readj,
+    Mixed,
     Kip,
     Level,
 )

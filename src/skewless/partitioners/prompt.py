@@ -33,15 +33,16 @@ class Prompt(Planner):
     >>> p.adopt(p.merge([p.snapshot()]))
     >>> m = skewless.measure(keys, p.route(keys), 16)
     >>> round(m.imbalance_ratio, 3), round(m.cardinality_imbalance, 1), m.fragments - m.keys
-    (1.0, 1.7, 16)
+    (1.0, 0.7, 16)
 
     Abdelhamid, Mahmood, Daghistani, Aref: Prompt: dynamic data-partitioning for distributed micro-batch stream
     processing systems. SIGMOD 2020.
 
     Departures from the paper: the cut is a whole number of tuples, and so is a block. Rests are taken lightest first,
     so that most find room where their keys are (the paper leaves the order open). Where no block can hold a rest (line
-    23), it fills the emptiest and goes on. Counts are sorted exactly here; `skewless.accumulator` plans from the
-    quasi-sorted list of algorithm 1.
+    23), it fills the emptiest and goes on. The zigzag begins after the block that got the last cut, not at the first
+    one again, which would get more keys than others. Counts are sorted exactly here; `skewless.accumulator` plans from
+    the quasi-sorted list of algorithm 1.
     """
 
     name: ClassVar[str] = "prompt"
@@ -71,7 +72,7 @@ def packed(counts: NDArray[np.float64], n_workers: int) -> Fragments:
     >>> import numpy as np
     >>> plan = packed(np.array([5.0, 2.0, 1.0]), 2)
     >>> plan.starts.tolist(), plan.workers.tolist(), plan.sizes.tolist()
-    ([0, 2, 3, 4], [0, 1, 0, 1], [2.0, 3.0, 2.0, 1.0])
+    ([0, 2, 3, 4], [0, 1, 1, 1], [4.0, 1.0, 2.0, 1.0])
     """
     most = 2 * counts.size + n_workers
     of_key, workers, sizes = np.empty(most, np.int64), np.empty(most, np.int32), np.empty(most)
@@ -113,7 +114,7 @@ def pack(
     heavy = n
     for key in range(counts.size):  # l. 10 to 16
         if rest[key] == 0.0:
-            turn, place = (n - heavy) // blocks, (n - heavy) % blocks
+            turn, place = n // blocks - heavy // blocks, n % blocks
             block = place if turn % 2 == 0 else blocks - 1 - place
             of_key[n], workers[n], sizes[n] = key, block, counts[key]
             room[block] -= counts[key]
