@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from skewless.arrays import Keys, Workers, array_of, checked, require, whole
 from skewless.coordinate import exchange
 from skewless.metrics import counted, exactly, measure, metrics, roughly
+from skewless.network import Cooperation, Network
 from skewless.partitioner import Partitioner, Window
 from skewless.partitioners.baselines import Hash
 
@@ -44,7 +45,7 @@ def simulate(
     stream: Keys | Iterable[Keys],
     *,
     sources: int = 1,
-    sync_every: int | None = 1,
+    sync_every: int | Network | None = 1,
     split: Literal["uniform", "by_key"] | Workers = "uniform",
     window: Window | None = None,
     cardinality: Literal["exact", "hll"] = "exact",
@@ -57,7 +58,8 @@ def simulate(
     sync_every: batches between two exchanges (snapshots, merge, adopt). These are PKG's three ways to know the load:
         None: never, each source knows what it sent itself (L);
         k: after every k-th batch each learns the truth (LP), or whatever policy its kind shares;
-        0: always, all sources being one (G).
+        0: always, all sources being one (G);
+        a Network: by messages that may be late or lost, as often as Dalton's protocol finds right.
         A planner (`plans_ahead`) observes every batch before it routes it, and plans with the first, the k + 1st, ...
         of them; with None it follows what it adopted before.
     split: how tuples come to sources: in turn, by the hash of their key, or the source of each tuple.
@@ -74,7 +76,7 @@ def simulate(
     """
     whole("sources", sources, 1)
     whole("batch", batch, 1)
-    if sync_every is not None:
+    if sync_every is not None and not isinstance(sync_every, Network):
         whole("sync_every", sync_every, 0)
     require(cardinality in ("exact", "hll"), f'cardinality is "exact" or "hll", not {cardinality!r}')
     require(window is None or cardinality == "exact", "a window is measured exactly: leave cardinality out")
@@ -97,7 +99,7 @@ def _records(
     partitioner: Partitioner[Any, Any],
     batches: Iterable[Keys],
     sources: int,
-    sync_every: int | None,
+    sync_every: int | Network | None,
     split: Literal["uniform", "by_key"] | Workers,
     window: Window | None,
     cardinality: Literal["exact", "hll"],
@@ -105,21 +107,28 @@ def _records(
     learners = [partitioner, *_others(partitioner, (1 if sync_every == 0 else sources) - 1)]
     seen = (exactly if cardinality == "exact" else roughly)(partitioner.n_workers)
     slides: deque[tuple[Keys, Workers]] = deque(maxlen=window.slides if window else 0)
-    every = max(sync_every, 1) if sync_every is not None else 0
+    talk = Cooperation(sync_every, learners) if isinstance(sync_every, Network) else None
+    every = max(sync_every, 1) if isinstance(sync_every, int) else 0
     tuples, syncs, imbalances = 0, 0, 0.0
     for number, keys in enumerate(batches):
         parts = _parts(keys, tuples, len(learners), split, partitioner.seed)
         times = np.arange(tuples, tuples + keys.size, dtype=np.int64)
         workers = np.empty(keys.size, np.int32)
+        at_work = learners if talk is None else talk.at_work(tuples)
         began = perf_counter()
-        if partitioner.plans_ahead and every:
-            for learner, part in zip(learners, parts, strict=True):
+        if partitioner.plans_ahead and (every or talk):
+            for learner, part in zip(at_work, parts, strict=True):
                 learner.observe(keys[part], times[part])
-            syncs += exchange(learners) if number % every == 0 else 0
-        for learner, part in zip(learners, parts, strict=True):
+            syncs += exchange(learners) if every and number % every == 0 else 0
+            if talk:
+                talk.until(tuples)
+        for learner, part in zip(at_work, parts, strict=True):
             workers[part] = learner.route(keys[part], times[part])
         if not partitioner.plans_ahead and len(learners) > 1 and every and (number + 1) % every == 0:
             syncs += exchange(learners)
+        if talk:
+            talk.until(tuples + keys.size)
+            syncs = talk.merges
         seconds = perf_counter() - began
         tuples += keys.size
         if window:
