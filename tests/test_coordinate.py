@@ -8,8 +8,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from skewless import Keys, Times, Workers, partitioner, simulate, streams
@@ -116,7 +114,7 @@ def test_a_dead_source_is_not_waited_for_and_may_return() -> None:
     assert not ready(reducer, 11)
     assert ready(reducer, SILENCE * 10)
     reducer, feedback = merged(reducer, "policy", 30)
-    assert 2 not in feedback.included
+    assert feedback.included == {0: 2, 1: 2, 2: 1}
     reducer, _ = received(reducer, Sync(2, 5, feedback.version, False, None), 35)
     assert not ready(reducer, 35)
 
@@ -127,13 +125,13 @@ def test_a_reducer_that_lost_its_memory_goes_on_with_a_later_version() -> None:
     assert feedback.version == 8
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    st.integers(1, 4),
-    st.lists(st.tuples(st.sampled_from(["work", "tell", "carry", "lose", "double", "merge"]), st.integers(0, 99))),
-)
-def test_nothing_is_lost_or_doubled(n_sources: int, story: list[tuple[str, int]]) -> None:
+@pytest.mark.parametrize("seed", range(40))
+def test_nothing_is_lost_or_doubled(seed: int) -> None:
     """Any order of work, messages, losses and repetitions; then a quiet end in which all is delivered."""
+    rng = np.random.default_rng(seed)
+    n_sources = 1 + seed % 4
+    acts = rng.choice(["work", "tell", "carry", "lose", "double", "merge"], 400, p=[0.2, 0.2, 0.35, 0.05, 0.05, 0.15])
+    story = list(zip(acts.tolist(), rng.integers(0, 100, 400).tolist(), strict=True))
     sources = [Counting(1) for _ in range(n_sources)]
     members = [Member(number, 1) for number in range(n_sources)]
     reducer, under_way, done, now = Reducer(1), list[tuple[int, Sync | Feedback]](), 0, 0

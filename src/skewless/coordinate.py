@@ -38,7 +38,7 @@ class Feedback(NamedTuple):
 
     version: int
     policy: Any
-    included: Mapping[int, int]  # source -> the number of its message that the policy was made with
+    included: Mapping[int, int]  # source -> the last of its messages that is in this policy or in one before it
     interval: int  # DSYNC, from now on
 
 
@@ -136,7 +136,8 @@ def merged(reducer: Reducer, policy: Any, now: int, took: int = 0) -> tuple[Redu
         interval *= 2
     elif now - reducer.free > took:
         interval = max(reducer.least, interval // 2)
-    included = {source: sync.number for source, sync in reducer.waiting.items()}
+    # A source may hear of a later policy first: then it must learn from that which of its messages were in an earlier.
+    included = {**reducer.feedback.included, **{source: sync.number for source, sync in reducer.waiting.items()}}
     # A reducer that starts anew goes on from what its sources have heard of.
     version = max(reducer.feedback.version, *(sync.version for sync in reducer.waiting.values())) + 1
     feedback = Feedback(version, policy, included, interval)
