@@ -18,7 +18,7 @@ from rich.progress import track
 from rich.table import Table
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from skewless.partitioners.histogram import Histogram
+from skewless.histogram import Histogram
 from skewless.partitioners.level import Level
 from skewless.partitioners.planner import Planner
 from skewless.partitioners.prompt import Prompt

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from skewless import Keys, streams
 from skewless.coordinate import exchange
+from skewless.histogram import Histogram
 from skewless.metrics import imbalance_ratio
 from skewless.partitioners import named, partitioner
 from skewless.partitioners.gedik import Readj, Scan
-from skewless.partitioners.histogram import Histogram
 from skewless.partitioners.mixed import Mixed
 from skewless.partitioners.planner import Planner, as_table
 from skewless.table import RoutingTable

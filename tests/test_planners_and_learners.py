@@ -11,15 +11,16 @@ from numpy.typing import NDArray
 
 from skewless import Keys, Metrics, Window, measure, partitioner, simulate, streams
 from skewless.coordinate import exchange
+from skewless.histogram import Histogram
 from skewless.metrics import imbalance_ratio
+from skewless.moves import moves
 from skewless.partitioners.bandit import FREE
 from skewless.partitioners.dalton import Dalton
-from skewless.partitioners.histogram import Histogram
 from skewless.partitioners.kip import Kip
 from skewless.partitioners.level import Level
 from skewless.partitioners.planner import Planner, as_table
 from skewless.partitioners.prompt import Prompt, allocate
-from skewless.table import RoutingTable, moves
+from skewless.table import RoutingTable
 
 pytestmark = pytest.mark.compiled
 
@@ -50,8 +51,8 @@ class TestLevel:
                 ratio = imbalance_ratio(np.bincount(table.route(following), minlength=n_workers))
                 assert ratio <= noise
                 assert last is not None
-                shares = dict(zip(*_shares(keys, table.keys), strict=True))
-                assert moves(last, table, shares).mass < 0.06
+                distinct, counts = np.unique(keys, return_counts=True)
+                assert moves(last, table, Histogram(distinct, counts.astype(np.float64))).mass < 0.06
             last = table
 
     def test_whole_keys_are_packed_as_well_as_by_longest_processing_time(self, exponent: float, n_workers: int) -> None:
@@ -63,12 +64,6 @@ class TestLevel:
             by_rule[by_rule.argmin()] += count
         assert m.fragments == m.keys
         assert m.imbalance_ratio <= 1.01 * imbalance_ratio(by_rule)
-
-
-def _shares(keys: Keys, some: Keys) -> tuple[list[int], list[float]]:
-    distinct, counts = np.unique(keys, return_counts=True)
-    known = np.isin(distinct, some)
-    return distinct[known].tolist(), (counts[known] / keys.size).tolist()
 
 
 def test_level_gives_slow_workers_less() -> None:

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 from skewless import Keys, partitioner, streams
 from skewless.coordinate import exchange
+from skewless.histogram import Histogram
 from skewless.kernels.hash import spark_hash
 from skewless.metrics import imbalance_ratio
+from skewless.moves import Moving, arriving, moves, worth_it
 from skewless.partitioners import ALL
-from skewless.table import WHOLE, RoutingTable, moves
+from skewless.table import WHOLE, RoutingTable
 from tests.conftest import COMPILED
 
 PLACES = st.dictionaries(
@@ -106,9 +108,34 @@ def test_moves_name_what_moves_and_no_more(
 
 def test_the_mass_that_moves() -> None:
     old, new = table_of({1: {0: 1}, 2: {0: 1}}, 4), table_of({1: {0: 3, 1: 1}, 2: {0: 1}}, 4)
-    assert moves(old, new, {1: 0.4, 2: 0.1}).mass == pytest.approx(0.4 * 0.25)
+    occurring = Histogram(np.array([1, 2], np.uint64), np.array([40.0, 10.0]), rest=50.0)
+    assert moves(old, new, occurring).mass == pytest.approx(0.4 * 0.25)
+    assert arriving(old, new, occurring).tolist() == pytest.approx([0, 10, 0, 0])
     everything = RoutingTable(4, (old.hosts + 1) % 4, new.keys, new.starts, new.workers, new.parts)
-    assert moves(old, everything, {1: 0.4, 2: 0.1}).mass == pytest.approx(0.4 * 0.25 + 0.5)
+    assert moves(old, everything, occurring).mass == pytest.approx(0.4 * 0.25 + 0.5)
+
+
+def test_a_plan_is_worth_it_when_it_gains_more_than_it_moves() -> None:
+    """40 of 100 tuples on worker 0 become 30, over and over; 10 tuples of state move, once."""
+    old, new = table_of({1: {0: 1}, 2: {1: 1}}, 4), table_of({1: {0: 3, 1: 1}, 2: {1: 1}}, 4)
+    occurring = Histogram(np.array([1, 2], np.uint64), np.array([40.0, 10.0]))
+    verdict = worth_it(old, new, occurring, Moving(batches=1, state=1, cost=0.5))
+    assert verdict.worth
+    assert [verdict.gain, verdict.cost] == pytest.approx([10, 5])
+    assert not worth_it(old, new, occurring, Moving(batches=2, state=5)).worth
+    assert not worth_it(old, old, occurring).worth
+    with pytest.raises(ValueError, match="state is 0 or more, not -1"):
+        Moving(state=-1)
+
+
+def test_loads_are_what_routing_gives() -> None:
+    keys = streams.zipf(200_000, 1000, 1.2)
+    table = RoutingTable.distill(keys, partitioner("pkg", 8).route(keys), 8)
+    distinct, counts = np.unique(keys, return_counts=True)
+    expected = table.loads(distinct, counts.astype(np.float64))
+    assert expected.sum() == pytest.approx(200_000)
+    assert np.bincount(table.route(keys), minlength=8) == pytest.approx(expected, rel=0.02)
+    assert table.loads(distinct[:0], np.empty(0), rest=80.0) == pytest.approx(table.spread(80.0))
 
 
 @pytest.mark.parametrize(("old", "new"), [(8, 32), (32, 8), (8, 9), (9, 8), (3, 100), (5, 5)])

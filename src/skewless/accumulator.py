@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skewless.arrays import LATEST, Keys, Times, Workers, checked, require, whole
+from skewless.histogram import Histogram
 from skewless.kernels import counttree, hashtable, kernel
 from skewless.kernels.counttree import CountTree
 from skewless.kernels.hash import mix64
 from skewless.kernels.hashtable import Table
-from skewless.partitioners.histogram import Histogram
 from skewless.partitioners.prompt import Prompt, packed
 from skewless.table import RoutingTable
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from skewless.arrays import require, whole
+from skewless.moves import worth_it as worth_it  # is a move worth it: part of coordination, used by planners
 from skewless.partitioner import Partitioner
 
 SILENCE = 3  # intervals without a message after which a source is taken for dead

@@ -305,42 +305,6 @@ class RoutingTable:
 _ARRAYS = {"hosts": np.int32, "keys": np.uint64, "starts": np.int64, "workers": np.int32, "parts": np.int64}
 
 
-@dataclass(frozen=True)
-class Moves:
-    """What changes its place from one table to another: nothing else does."""
-
-    keys: Keys  # hot in one of the tables, ascending
-    hosts: NDArray[np.int64]  # of the table with more hosts; keys that are hot in either table are not meant
-    mass: float  # the share of all tuples that goes elsewhere
-
-
-def moves(
-    old: RoutingTable,
-    new: RoutingTable,
-    key_mass: dict[int, float] | None = None,
-    host_mass: NDArray[np.float64] | None = None,
-) -> Moves:
-    """Every key and host whose workers differ, with the mass that moves.
-
-    key_mass: shares of hot keys, 0 where left out. host_mass: shares of the hosts of the larger table without its hot
-    keys; left out, all hosts have the same part of what the hot keys leave.
-    """
-    size = max(old.hosts.size, new.hosts.size)
-    before, after = (np.tile(table.hosts, size // table.hosts.size) for table in (old, new))
-    hosts = np.flatnonzero(before != after)
-    key_mass = key_mass or {}
-    if host_mass is None:
-        host_mass = np.full(size, max(0.0, 1 - sum(key_mass.values())) / size)
-    mass, changed = float(host_mass[hosts].sum()), []
-    for key in np.union1d(old.keys, new.keys).tolist():
-        was, will = old.places(key), new.places(key)
-        if was != will:
-            changed.append(key)
-            elsewhere = sum(max(0.0, part - was.get(worker, 0.0)) for worker, part in will.items())
-            mass += key_mass.get(key, 0.0) * elsewhere
-    return Moves(np.array(changed, np.uint64), hosts, mass)
-
-
 def dealt(mass: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.int32]:
     """Deal hosts out so that each worker gets about the mass it wants: heaviest first, to who lacks most."""
     scaled = wanted * (mass.sum() / wanted.sum())

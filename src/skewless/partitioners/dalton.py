@@ -20,7 +20,7 @@ from skewless.kernels.window import NEVER, clock, holders, sliding_window
 from skewless.partitioner import Partitioner, Window, ticking, windowed
 from skewless.partitioners import bandit
 from skewless.partitioners.bandit import FREE, GAMMA, WORST, ZERO_SLIDE, Agreed, Learned, Peers, Rows, Statistics
-from skewless.partitioners.histogram import Entries
+from skewless.partitioners.counters import Entries
 from skewless.partitioners.planner import precedence
 
 STATISTICS = 1000  # length of a statistics window where there is no slide to tell it

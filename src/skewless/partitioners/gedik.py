@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skewless.arrays import require, whole
+from skewless.histogram import Histogram
 from skewless.kernels import kernel
 from skewless.kernels.hash import unmix64
-from skewless.partitioners.histogram import Histogram
 from skewless.partitioners.planner import Planned, Planner, as_policy
 from skewless.table import RoutingTable
 

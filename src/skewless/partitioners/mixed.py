@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skewless.arrays import require, whole
+from skewless.histogram import Histogram
 from skewless.kernels import kernel
-from skewless.partitioners.histogram import Histogram
 from skewless.partitioners.planner import Planner
 from skewless.table import RoutingTable
 

@@ -12,12 +12,14 @@ import xxhash
 from numpy.typing import NDArray
 
 from skewless.arrays import Keys, Times, Workers, checked, copied, n_bytes, require, whole
+from skewless.histogram import Histogram
 from skewless.kernels import hashtable, kernel
 from skewless.kernels.hash import mix64, spark_hash
 from skewless.kernels.hashtable import Table
+from skewless.moves import Moving, worth_it
 from skewless.partitioner import NO_TIMES, Partitioner
-from skewless.partitioners import histogram
-from skewless.partitioners.histogram import Counters, Histogram
+from skewless.partitioners import counters
+from skewless.partitioners.counters import Counters
 from skewless.table import WHOLE, RoutingTable
 
 _0, _1 = np.uint64(0), np.uint64(1)
@@ -61,6 +63,7 @@ class Planner(Partitioner[Planned, Policy]):
     A subclass plans: a pure function of a histogram and the last table. Tuples of a split key go to its workers by
     their parts, in an order that keeps to the parts at every length, not only in the long run.
 
+    moving: what it costs to move keys; a plan that gains less gives way to the table in force. None: nothing.
     memory: how many keys a source counts at most; None: all. When there are more, the lighter half of them is
         forgotten, and fewer tuples are looked at, which count for more (Dynamic Repartitioning's counters).
     """
@@ -68,6 +71,7 @@ class Planner(Partitioner[Planned, Policy]):
     plans_ahead: ClassVar[bool] = True
     averages: ClassVar[bool] = False  # does it plan from the past too, or for the batch at hand?
 
+    moving: Moving | None = None
     memory: int | None = None
 
     def __post_init__(self) -> None:
@@ -81,7 +85,7 @@ class Planner(Partitioner[Planned, Policy]):
 
     def fresh(self) -> Planned:
         rule = np.array([xxhash.xxh64_intdigest(repr(self).encode())], np.uint64)
-        return _in_force(rule, histogram.counters(self.memory), as_policy(RoutingTable.hashed(self.n_workers)))
+        return _in_force(rule, counters.counters(self.memory), as_policy(RoutingTable.hashed(self.n_workers)))
 
     def assign(self, keys: Keys, times: Times | None, workers: Workers) -> None:
         self.run(_follow, keys, NO_TIMES, workers)
@@ -91,39 +95,42 @@ class Planner(Partitioner[Planned, Policy]):
         self.run(_tally, keys, NO_TIMES, np.empty(0, np.int32))
 
     def grown(self, state: Planned) -> Planned:
-        return state._replace(counters=histogram.grown(state.counters))
+        return state._replace(counters=counters.grown(state.counters))
 
     def memory_bound(self, n_keys: int) -> int:
         # Counts, past, and at the most a plan for each key: its number, and its workers, two a key and n more.
-        counted = histogram.most_bytes(n_keys, self.memory)
+        counted = counters.most_bytes(n_keys, self.memory)
         return n_bytes(self.fresh()) + counted + hashtable.most_bytes(n_keys) + 64 * (n_keys + self.n_workers)
 
     def counted(self, snapshots: Sequence[Planned]) -> Histogram:
         """What the next plan is made from."""
-        counters = [snapshot.counters for snapshot in snapshots]
-        return histogram.of_stream(counters) if self.averages else histogram.of_batch(counters)
+        counted = [snapshot.counters for snapshot in snapshots]
+        return counters.of_stream(counted) if self.averages else counters.of_batch(counted)
 
     def merge(self, snapshots: Sequence[Planned]) -> Policy:
         require(len(snapshots) >= 1, "merge needs at least 1 snapshot")
         last = max((snapshot.policy for snapshot in snapshots), key=precedence)
         if not any(snapshot.counters.counts.used[0] for snapshot in snapshots):
             return copied(last)
-        new = self.plan(self.counted(snapshots), as_table(last, self.n_workers))
+        histogram, old = self.counted(snapshots), as_table(last, self.n_workers)
+        new = self.plan(histogram, old)
+        if self.moving is not None and not worth_it(old, new, histogram, self.moving).worth:
+            new = old
         return as_policy(new)._replace(version=last.version + 1)
 
     def adopt(self, policy: Policy, told: Planned | None = None) -> None:
         state = self._state
         as_table(policy, self.n_workers)  # refuses what is not a table of these workers
         if precedence(policy) > precedence(state.policy):
-            counters = histogram.planned(state.counters, (told or state).counters)
-            self._state = _in_force(state.rule, counters, copied(policy))
+            counted = counters.planned(state.counters, (told or state).counters)
+            self._state = _in_force(state.rule, counted, copied(policy))
 
     def table(self, sample: Keys | None = None) -> RoutingTable:
         """The plan for batches to come: from all that is remembered, where one batch would tell noise for news."""
         in_force = as_table(self._state.policy, self.n_workers)
         if self.averages or self._state.counters.past.used[0] == 0:
             return in_force
-        seen = histogram.of_stream([self._state.counters._replace(counts=hashtable.table())])
+        seen = counters.of_stream([self._state.counters._replace(counts=hashtable.table())])
         plan = self.condensed(self.plan(seen, in_force), seen)
         return replace(plan, version=in_force.version)
 
@@ -132,13 +139,13 @@ class Planner(Partitioner[Planned, Policy]):
         return plan
 
 
-def _in_force(rule: NDArray[np.uint64], counters: Counters, policy: Policy) -> Planned:
+def _in_force(rule: NDArray[np.uint64], counted: Counters, policy: Policy) -> Planned:
     mixed = np.empty(policy.keys.size, np.uint64)
     _mixed(policy.keys, mixed)
     numbers = hashtable.filled(mixed, np.arange(1, mixed.size + 1, dtype=np.uint64))
     # The parts of every key sum to WHOLE, so those of the keys before it are whole ones.
     ends = np.cumsum(policy.parts) - WHOLE * np.repeat(np.arange(mixed.size), np.diff(policy.starts))
-    return Planned(rule, counters, policy, numbers, ends, np.zeros(mixed.size, np.int64))
+    return Planned(rule, counted, policy, numbers, ends, np.zeros(mixed.size, np.int64))
 
 
 def precedence(policy: Any) -> tuple[int, list[bytes]]:
@@ -154,7 +161,7 @@ def _mixed(keys: Keys, out: Keys) -> None:
 
 @kernel
 def _tally(s: Planned, keys: Keys, times: Times, workers: Workers, start: int) -> int:
-    return histogram.tally(s.counters, keys, start)
+    return counters.tally(s.counters, keys, start)
 
 
 @kernel

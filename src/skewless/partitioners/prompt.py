@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skewless.arrays import Keys, Workers, checked, require, whole
+from skewless.histogram import Histogram
 from skewless.kernels import kernel
 from skewless.partitioners.baselines import Hash
-from skewless.partitioners.histogram import Histogram
 from skewless.partitioners.planner import Planner
 from skewless.table import RoutingTable
 

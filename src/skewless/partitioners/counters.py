@@ -1,9 +1,8 @@
-"""What planners plan from: how often keys occur, counted in bounded memory, with a past that fades."""
+"""How planners count: keys of a batch in bounded memory, by samples if need be, with a past that fades."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import fsum, sqrt
 from typing import NamedTuple, TypeAlias
 
@@ -11,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skewless.arrays import Keys
+from skewless.histogram import Histogram
 from skewless.kernels import hashtable, kernel
 from skewless.kernels.hash import mix64, unmix64
 from skewless.kernels.hashtable import Table
-from skewless.table import RoutingTable
 
 HISTORY = 0.8  # what a batch weighs against the next one, as in the DR authors' code
 DRIFT = 0.1  # a change of more than this share of the mass makes the past worthless
@@ -26,32 +25,6 @@ _1 = np.uint64(1)
 _COINS = np.uint64(0x9E3779B97F4A7C15)  # which tuples are sampled must not depend on which worker they go to
 
 Entries: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.uint64]]  # mixed keys and values, as tables have them
-
-
-@dataclass(frozen=True)
-class Histogram:
-    """How often each key occurred, heaviest first (ties by key)."""
-
-    keys: Keys
-    counts: NDArray[np.float64]
-    rest: float = 0.0  # occurrences of keys that were not kept
-
-    @property
-    def total(self) -> float:
-        return float(self.counts.sum()) + self.rest
-
-    def heavier_than(self, share: float) -> int:
-        """How many keys have more than this share of all tuples."""
-        return int(np.searchsorted(-self.counts, -share * self.total))
-
-    def by_host(self, table: RoutingTable, start: int = 0, each: float = 0.0) -> NDArray[np.float64]:
-        """What each host gets from all keys but the first `start`; a key costs `each` besides its tuples.
-
-        Keys that were not kept are taken to be spread evenly.
-        """
-        hosts, sizes = table.host_of(self.keys[start:]), self.counts[start:] + each
-        mass = np.bincount(hosts, sizes, minlength=table.hosts.size).astype(np.float64)
-        return mass + self.rest / mass.size
 
 
 class Counters(NamedTuple):

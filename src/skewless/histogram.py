@@ -1,0 +1,37 @@
+"""How often keys occur: what plans are made from, and judged by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skewless.arrays import Keys
+from skewless.table import RoutingTable
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How often each key occurred, heaviest first (ties by key)."""
+
+    keys: Keys
+    counts: NDArray[np.float64]
+    rest: float = 0.0  # occurrences of keys that were not kept
+
+    @property
+    def total(self) -> float:
+        return float(self.counts.sum()) + self.rest
+
+    def heavier_than(self, share: float) -> int:
+        """How many keys have more than this share of all tuples."""
+        return int(np.searchsorted(-self.counts, -share * self.total))
+
+    def by_host(self, table: RoutingTable, start: int = 0, each: float = 0.0) -> NDArray[np.float64]:
+        """What each host gets from all keys but the first `start`; a key costs `each` besides its tuples.
+
+        Keys that were not kept are taken to be spread evenly.
+        """
+        hosts, sizes = table.host_of(self.keys[start:]), self.counts[start:] + each
+        mass = np.bincount(hosts, sizes, minlength=table.hosts.size).astype(np.float64)
+        return mass + self.rest / mass.size
