@@ -199,6 +199,22 @@ def planners_count_together(new: New, n_workers: int, tuples: Tuples) -> None:
         _hold(same, "three that counted a part each plan differently from one")
 
 
+def planners_keep_what_came_after_they_told(new: New, n_workers: int, tuples: Tuples) -> None:
+    first, second = tuples.parts(2)
+    late, prompt = new(n_workers), new(n_workers)
+    if late.plans_ahead:
+        for source in (late, prompt):
+            source.observe(first.keys, first.times)
+        told = late.snapshot()
+        late.observe(second.keys, second.times)
+        policy = late.merge([told])
+        late.adopt(policy, told)
+        prompt.adopt(policy)
+        prompt.observe(second.keys, second.times)
+        same = _same(late.merge([late.snapshot()]), prompt.merge([prompt.snapshot()]))
+        _hold(same, "what a planner saw between its message and the answer was lost or counted twice")
+
+
 def adopting_twice_is_adopting_once(new: New, n_workers: int, tuples: Tuples) -> None:
     sources = [_used(new, n_workers, part) for part in tuples.parts(2)]
     policy = sources[0].merge([source.snapshot() for source in sources])
@@ -304,6 +320,7 @@ LAWS: tuple[Law, ...] = (
     one_worker_gets_everything,
     merge_has_no_order,
     planners_count_together,
+    planners_keep_what_came_after_they_told,
     adopting_twice_is_adopting_once,
     telling_it_again_is_no_news,
     sources_that_agree_place_whole_keys_alike,

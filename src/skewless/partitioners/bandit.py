@@ -206,9 +206,9 @@ def _greedy(s: Learned, row: int) -> int:
 
 @kernel
 def _send(s: Learned, a: int) -> None:
-    """Count a tuple on a worker; the other sources are reckoned to do the same in proportion.
+    """Count a tuple on a worker; the other sources are reckoned to do the same, in proportion.
 
-    Without that, all of them find the same worker the emptiest, and all go there.
+    They follow the same policy. Without this, all find the same worker the emptiest, and all go there.
     """
     windows.add(s.window, a)
     s.peers.load[a] += s.peers.ratio[0]

@@ -237,19 +237,19 @@ class Dalton(Partitioner[Learned, Agreed]):
         """Section 4.2: whether a key's result for the window up to a slide is all on its hash worker, in no other part.
 
         slide: the number of the window's last slide; left out, the present one. Where there are other sources, a key
-        is forwarded only when all of them have told about the whole of that slide.
+        is forwarded only when all of them have told about the whole of that slide; and not when it is long past.
         """
         keys, _ = checked(keys)
         s = self._state
-        slide = int(s.window.clock.number[0]) if slide is None else slide
-        if s.peers.ratio[0] > 0 and slide >= s.agreed.covers[0]:
+        now, slides = int(s.window.clock.number[0]), s.window.ring_load.shape[0]
+        slide = now if slide is None else slide
+        if slide <= now - slides or (s.peers.ratio[0] > 0 and slide >= s.agreed.covers[0]):
             return np.zeros(keys.size, np.bool_)
         split, last = hashtable.entries(s.once)
-        span = 1 if self.micro_batch else s.window.ring_load.shape[0]
-        within = last.astype(np.int64) - ZERO_SLIDE > slide - span
-        now = s.rows.keys[s.rows.until != FREE]
+        within = last.astype(np.int64) - ZERO_SLIDE > slide - (1 if self.micro_batch else slides)
+        hot = s.rows.keys[s.rows.until != FREE]
         own = np.array([mixed(s.hasher, key) for key in keys], np.uint64)
-        return ~np.isin(own, np.concatenate((split[within], now)))
+        return ~np.isin(own, np.concatenate((split[within], hot)))
 
 
 class _Told(NamedTuple):
@@ -289,10 +289,12 @@ def _sum(arrays: list[NDArray[np.float64]]) -> NDArray[np.float64]:
 
 
 def _pruned(s: Learned) -> Table:
-    """Keys that are hot, or were within the window, with the slide when they last were; and room for more."""
+    """Keys that are hot, or were within this window or the one before, with the slide when they last were."""
     keys, last = hashtable.entries(s.once)
-    within = last.astype(np.int64) - ZERO_SLIDE > int(s.window.clock.number[0]) - s.window.ring_load.shape[0]
-    kept = within | np.isin(keys, s.rows.keys[s.rows.until != FREE])
+    hot = np.isin(keys, s.rows.keys[s.rows.until != FREE])
+    slide = max(int(s.window.clock.number[0]), 1 - ZERO_SLIDE) + ZERO_SLIDE
+    last = np.where(hot, np.uint64(slide), last)
+    kept = hot | (last.astype(np.int64) > slide - 2 * s.window.ring_load.shape[0])
     return hashtable.filled(keys[kept], last[kept], room=2 * int(kept.sum()))
 
 
@@ -311,7 +313,7 @@ def _noted(s: Learned, policy: Agreed) -> Table:
 
 
 def _reckoned(s: Learned, told: Learned, policy: Agreed) -> Peers:
-    """The others as agreed, and as they will have gone on since the message, if they do what this source does."""
+    """The others as agreed, and as they will have gone on since the message: as this source did, in proportion."""
     total, sources = policy.tuples.tolist()
     own = int(told.tuples[1])
     ratio = (total - own) / own if own else float(sources)
