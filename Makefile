@@ -40,6 +40,9 @@ bench: $(READY) ## speed and quality against peers in the same run (LONG=1: also
 reproduce: $(READY) ## the papers' figures and tables (minutes)
 	@$(BIN)/python -m lab.pkg
 
+pictures: $(READY) ## draw every partitioner under drift, and write docs/partitioners.md again
+	@$(BIN)/python -m lab.pictures
+
 docs: $(READY) ## write the generated parts of README.md again
 	@$(BIN)/python -m benchmarks.readme
 
@@ -47,4 +50,4 @@ clean: ## remove what the other commands made
 	@rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help demo test check bench reproduce docs clean
+.PHONY: help demo test check bench reproduce pictures docs clean
