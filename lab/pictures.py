@@ -18,7 +18,8 @@ from lab.drawing import Panel, picture
 from lab.families import FAMILIES, MEMBERS, STREAM, Family, Member, Stream
 from skewless import Keys, Metrics, Partitioner, RoutingTable, measure
 from skewless.coordinate import exchange
-from skewless.table import moves
+from skewless.histogram import Histogram
+from skewless.moves import moves
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "partitioners.md"
@@ -113,11 +114,7 @@ def _by_tables(p: Partitioner[Any, Any], batches: Sequence[Keys]) -> Iterator[tu
 def moved(old: RoutingTable, new: RoutingTable, keys: Keys) -> float:
     """The share of these tuples that the new table sends elsewhere."""
     distinct, counts = np.unique(keys, return_counts=True)
-    shares = counts / keys.size
-    hot = np.isin(distinct, np.union1d(old.keys, new.keys))
-    larger = max(old, new, key=lambda table: table.hosts.size)
-    hosts = np.bincount(larger.host_of(distinct[~hot]), shares[~hot], minlength=larger.hosts.size).astype(np.float64)
-    return moves(old, new, dict(zip(distinct[hot].tolist(), shares[hot].tolist(), strict=True)), hosts).mass
+    return moves(old, new, Histogram(distinct, counts.astype(np.float64))).mass
 
 
 def claims(runs: Mapping[str, Run]) -> dict[str, bool]:
