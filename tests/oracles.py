@@ -272,15 +272,30 @@ def spark_hash(key: int) -> int:
     return xxhash.xxh64_intdigest(key.to_bytes(8, "little"), 42)
 
 
-def level(
+Plan = dict[int, list[tuple[int, float]]]  # of each key: its workers and how much each of them gets
+
+
+def by_plan(keys: list[int], plan: Plan) -> list[int]:
+    """Each tuple of a key by the golden order of its parts."""
+    spent, workers = dict.fromkeys(keys, 0), list[int]()
+    for key in keys:
+        spent[key] += 1
+        workers.append(plan[key][golden(spent[key], [amount for _, amount in plan[key]])][0])
+    return workers
+
+
+def level(keys: list[int], n: int, seed: int, **params: Any) -> list[int]:
+    """Plan once, with hashing in force before, and route the same keys."""
+    return by_plan(keys, level_plan(keys, n, **params))
+
+
+def level_plan(
     keys: list[int],
     n: int,
-    seed: int,
     split: bool = True,
     speeds: tuple[float, ...] | None = None,
     key_cost: float = 0.0,
-) -> list[int]:
-    """Plan once, with hashing in force before, and route the same keys."""
+) -> Plan:
     size = 1 << (64 * n - 1).bit_length()
     former = [host * n // size for host in range(size)]
     total = len(keys)
@@ -297,7 +312,7 @@ def level(
     if not split:
         sizes = [count + key_cost for count in counts[:hot]] + mass
         places = packed(sizes, was + former, share)
-        at = {key: [(places[i], 1.0)] for i, key in enumerate(order[:hot])}
+        at = {key: [(places[i], counts[i])] for i, key in enumerate(order[:hot])}
         hosts = places[hot:]
     else:
         everything = sum(mass) + sum(counts[:hot]) + key_cost * (hot + n - 1)
@@ -328,14 +343,8 @@ def level(
                 at[key].append((worker, amount))
                 room[worker] -= amount + key_cost
                 count -= amount
-    spent, workers = dict[int, int](), list[int]()
-    for key in keys:
-        if key not in at:
-            workers.append(hosts[spark_hash(key) % size])
-            continue
-        spent[key] = spent.get(key, 0) + 1
-        workers.append(at[key][golden(spent[key], [amount for _, amount in at[key]])][0])
-    return workers
+    tail = {key: [(hosts[spark_hash(key) % size], float(keys.count(key)))] for key in order[hot:]}
+    return {**at, **tail}
 
 
 def packed(sizes: list[float], places: list[int], share: list[float]) -> list[int]:
@@ -448,7 +457,40 @@ def dalton(
     return workers
 
 
+def hash_plan(keys: list[int], n: int) -> Plan:
+    size = 1 << (64 * n - 1).bit_length()
+    return {key: [(spark_hash(key) % size * n // size, float(keys.count(key)))] for key in sorted(set(keys))}
+
+
+def effort(plan: Plan, n: int, old: Plan) -> tuple[float, float, float]:
+    """The busiest worker, the busiest reducer, and where most arrives."""
+    load, reducers, arriving = ([0.0] * n for _ in range(3))
+    size = 1 << (64 * n - 1).bit_length()
+    for key, places in plan.items():
+        for worker, amount in places:
+            load[worker] += amount
+            arriving[worker] += max(0.0, amount - dict(old[key]).get(worker, 0.0))
+        reducers[spark_hash(key) % size % n] += len(places) if len(places) > 1 else 0
+    return max(load), max(reducers), max(arriving)
+
+
+def auto(keys: list[int], n: int, seed: int, split: bool = True, costs: tuple[float, ...] = (1, 1, 0.1)) -> list[int]:
+    """The cheapest of three plans, if it is a tenth cheaper than hashing."""
+    old = hash_plan(keys, n)
+    plans = [old, kip_plan(keys, n), level_plan(keys, n, split)]
+    weighed = [sum(cost * term for cost, term in zip(costs, effort(plan, n, old), strict=True)) for plan in plans]
+    best = next(number for number in range(3) if weighed[number] <= min(weighed) * (1 + 1e-6))
+    return by_plan(keys, plans[best if weighed[best] < 0.9 * weighed[0] else 0])
+
+
 def kip(keys: list[int], n: int, seed: int, heavy: int = 2, slack: float = 0.001) -> list[int]:
+    """The plan, if it is worth what it moves: ten batches are to come."""
+    old, new = hash_plan(keys, n), kip_plan(keys, n, heavy, slack)
+    (before, _, _), (after, _, arriving) = effort(old, n, old), effort(new, n, old)
+    return by_plan(keys, new if 10 * (before - after) > arriving else old)
+
+
+def kip_plan(keys: list[int], n: int, heavy: int = 2, slack: float = 0.001) -> Plan:
     """Algorithm 1, once, with hashing in force before."""
     size = 1 << (64 * n - 1).bit_length()
     hosts = [host * n // size for host in range(size)]
@@ -471,7 +513,7 @@ def kip(keys: list[int], n: int, seed: int, heavy: int = 2, slack: float = 0.001
             load[hosts[host]] -= mass[host]
             load[least] += mass[host]
             hosts[host] = least
-    return [place.get(key, hosts[spark_hash(key) % size]) for key in keys]
+    return {key: [(place.get(key, hosts[spark_hash(key) % size]), float(keys.count(key)))] for key in order}
 
 
 def unmix64(x: int) -> int:
@@ -640,11 +682,7 @@ def prompt(keys: list[int], n: int, seed: int) -> list[int]:
             left -= amount
             enough = [block for block in range(n) if room[block] >= left]
             at, at_home = min(enough or [room.index(max(room))], key=room.__getitem__), False
-    spent, workers = dict.fromkeys(order, 0), list[int]()
-    for key in keys:
-        spent[key] += 1
-        workers.append(golden(spent[key], blocks[key]))
-    return workers
+    return by_plan(keys, {key: list(enumerate(amounts)) for key, amounts in blocks.items()})
 
 
 def golden(number: int, amounts: list[float]) -> int:
@@ -677,6 +715,7 @@ ORACLES: dict[str, Callable[..., list[int]]] = {
     "mixed": mixed_,
     "kip": kip,
     "level": level,
+    "auto": auto,
 }
 
 

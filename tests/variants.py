@@ -30,6 +30,8 @@ _MORE: list[tuple[str, dict[str, Any]]] = [
     ("mixed", {"heavy": 1, "theta": 0.5}),
     ("level", {"split": False}),
     ("level", {"key_cost": 2.5}),
+    ("auto", {"split": False}),
+    ("auto", {"costs": (1.0, 5.0, 0.0)}),
 ]
 
 VARIANTS = [

@@ -6,6 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from skewless.partitioner import Partitioner
+from skewless.partitioners.auto import Auto
 from skewless.partitioners.baselines import Hash, OffGreedy, OnGreedy, Potc, Shuffle
 from skewless.partitioners.cardinality import Am, Cam, Cm, Lm
 from skewless.partitioners.choices import DChoices, WChoices
@@ -40,6 +41,7 @@ ALL: tuple[type[Partitioner[Any, Any]], ...] = (
     Mixed,
     Kip,
     Level,
+    Auto,
 )
 
 
@@ -58,7 +60,9 @@ def summary(cls: type[Partitioner[Any, Any]]) -> str:
 
 def parameters(cls: type[Partitioner[Any, Any]]) -> dict[str, Any]:
     """The parameters of a class besides n_workers and seed, with their defaults."""
-    return {field.name: field.default for field in fields(cls) if field.name not in ("n_workers", "seed")}
+    return {
+        field.name: field.default for field in fields(cls) if field.init and field.name not in ("n_workers", "seed")
+    }
 
 
 def partitioner(name: str, n_workers: int, *, seed: int = 0, **params: Any) -> Partitioner[Any, Any]:

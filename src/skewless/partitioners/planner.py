@@ -35,11 +35,12 @@ class Policy(NamedTuple):
     workers: NDArray[np.int32]
     parts: NDArray[np.int64]
     version: NDArray[np.int64]
+    memo: NDArray[np.float64]  # whatever its planner wants to know again
 
 
 def as_policy(table: RoutingTable) -> Policy:
     version = np.array([table.version], np.int64)
-    return copied(Policy(table.hosts, table.keys, table.starts, table.workers, table.parts, version))
+    return copied(Policy(table.hosts, table.keys, table.starts, table.workers, table.parts, version, np.empty(0)))
 
 
 def as_table(policy: Policy, n_workers: int) -> RoutingTable:
@@ -54,6 +55,7 @@ class Planned(NamedTuple):
     numbers: Table  # mixed key -> its number in the policy + 1
     ends: NDArray[np.int64]  # of each fragment: the first coin that goes to the next one
     spent: NDArray[np.int64]  # tuples of each hot key since the policy was adopted
+    memo: NDArray[np.float64]  # whatever a planner learned besides
 
 
 @dataclass(eq=False)
@@ -85,7 +87,9 @@ class Planner(Partitioner[Planned, Policy]):
 
     def fresh(self) -> Planned:
         rule = np.array([xxhash.xxh64_intdigest(repr(self).encode())], np.uint64)
-        return _in_force(rule, counters.counters(self.memory), as_policy(RoutingTable.hashed(self.n_workers)))
+        return _in_force(
+            rule, counters.counters(self.memory), as_policy(RoutingTable.hashed(self.n_workers)), np.empty(0)
+        )
 
     def assign(self, keys: Keys, times: Times | None, workers: Workers) -> None:
         self.run(_follow, keys, NO_TIMES, workers)
@@ -123,7 +127,7 @@ class Planner(Partitioner[Planned, Policy]):
         as_table(policy, self.n_workers)  # refuses what is not a table of these workers
         if precedence(policy) > precedence(state.policy):
             counted = counters.planned(state.counters, (told or state).counters)
-            self._state = _in_force(state.rule, counted, copied(policy))
+            self._state = _in_force(state.rule, counted, copied(policy), state.memo)
 
     def table(self, sample: Keys | None = None) -> RoutingTable:
         """The plan for batches to come: from all that is remembered, where one batch would tell noise for news."""
@@ -139,13 +143,13 @@ class Planner(Partitioner[Planned, Policy]):
         return plan
 
 
-def _in_force(rule: NDArray[np.uint64], counted: Counters, policy: Policy) -> Planned:
+def _in_force(rule: NDArray[np.uint64], counted: Counters, policy: Policy, memo: NDArray[np.float64]) -> Planned:
     mixed = np.empty(policy.keys.size, np.uint64)
     _mixed(policy.keys, mixed)
     numbers = hashtable.filled(mixed, np.arange(1, mixed.size + 1, dtype=np.uint64))
     # The parts of every key sum to WHOLE, so those of the keys before it are whole ones.
     ends = np.cumsum(policy.parts) - WHOLE * np.repeat(np.arange(mixed.size), np.diff(policy.starts))
-    return Planned(rule, counted, policy, numbers, ends, np.zeros(mixed.size, np.int64))
+    return Planned(rule, counted, policy, numbers, ends, np.zeros(mixed.size, np.int64), memo)
 
 
 def precedence(policy: Any) -> tuple[int, list[bytes]]:
