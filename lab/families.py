@@ -117,7 +117,7 @@ FAMILIES = (
         "split_plans",
         "Planners that split keys",
         "A batch is routed by the table learned from the batches before it.",
-        (Member("prompt"), Member("level")),
+        (Member("prompt"), Member("level"), Member("auto")),
         plans=True,
     ),
 )

@@ -159,6 +159,7 @@ def claims(runs: Mapping[str, Run]) -> dict[str, bool]:
         "in the first one the hottest key is still whole": all(
             bool((run.ratios[stream.changes] > 0.9999 * bound[stream.changes]).all()) for run in (of.prompt, of.level)
         ),
+        "auto is as even as level": of.auto.ratio < 1.03 * of.level.ratio,
         "level moves less than a fifth of what prompt does": of.level.moved < 0.2 * of.prompt.moved,
     }
 

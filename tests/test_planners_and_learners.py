@@ -45,7 +45,7 @@ class TestLevel:
         for number, keys in enumerate(batches[:-1]):
             planned(p, keys)
             table = p.table()
-            if number >= 6:
+            if number >= 1:
                 noise = 1 + 4 * (n_workers / keys.size) ** 0.5
                 following = batches[number + 1]
                 ratio = imbalance_ratio(np.bincount(table.route(following), minlength=n_workers))

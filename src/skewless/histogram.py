@@ -18,6 +18,7 @@ class Histogram:
     keys: Keys
     counts: NDArray[np.float64]
     rest: float = 0.0  # occurrences of keys that were not kept
+    noise: float = 0.0  # the variance that chance gave a count, as a part of it; 0: counts are what they are
 
     @property
     def total(self) -> float:
@@ -34,4 +35,8 @@ class Histogram:
         """
         hosts, sizes = table.host_of(self.keys[start:]), self.counts[start:] + each
         mass = np.bincount(hosts, sizes, minlength=table.hosts.size).astype(np.float64)
+        if self.noise:
+            # The best guess at what is to come lies nearer to the mean the more of the spread is chance.
+            chance = min(1.0, self.noise * mass.mean() / max(mass.var(), 1e-300))
+            mass = mass.mean() + (1 - chance) * (mass - mass.mean())
         return mass + self.rest / mass.size

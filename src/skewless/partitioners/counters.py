@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import fsum, sqrt
 from typing import NamedTuple, TypeAlias
 
@@ -112,6 +113,13 @@ def of_stream(sources: Sequence[Counters]) -> Histogram:
     return _histogram([_with_past(c) for c in sources])
 
 
+def of_past(c: Counters) -> Histogram:
+    """What a batch to come will be like."""
+    batches = float(c.seen[2])
+    faded = (1 - (1 - (1 - HISTORY) * batches) ** 2) / (1 - HISTORY**2)  # the sum of squares of the batches' weights
+    return replace(_histogram([(hashtable.entries(c.past), float(c.seen[1]), batches)]), noise=faded / batches**2)
+
+
 def drift(c: Counters) -> float:
     """The share of the mass that is on other keys than before, beyond what chance does to so many samples."""
     past, counts = hashtable.entries(c.past), hashtable.entries(c.counts)
@@ -159,9 +167,12 @@ def _sums(tables: list[Entries]) -> Entries:
 
 def _less(counts: Entries, told: Entries) -> Entries:
     """The counts without those that were told. A key that was forgotten since has nothing left."""
-    before = dict(zip(*(part.tolist() for part in told), strict=True))
-    less = counts[1] - np.minimum(counts[1], np.array([before.get(key, 0) for key in counts[0].tolist()], np.uint64))
-    return counts[0][less > 0], less[less > 0]
+    keys, grains = counts[0], counts[1].copy()
+    at = np.searchsorted(keys, told[0])
+    known = at < keys.size
+    known[known] = keys[at[known]] == told[0][known]
+    grains[at[known]] -= np.minimum(grains[at[known]], told[1][known])
+    return keys[grains > 0], grains[grains > 0]
 
 
 def _heaviest(entries: Entries, most: int) -> Entries:

@@ -134,7 +134,7 @@ class Planner(Partitioner[Planned, Policy]):
         in_force = as_table(self._state.policy, self.n_workers)
         if self.averages or self._state.counters.past.used[0] == 0:
             return in_force
-        seen = counters.of_stream([self._state.counters._replace(counts=hashtable.table())])
+        seen = counters.of_past(self._state.counters)
         plan = self.condensed(self.plan(seen, in_force), seen)
         return replace(plan, version=in_force.version)
 
