@@ -285,14 +285,19 @@ def by_plan(keys: list[int], plan: Plan) -> list[int]:
 
 
 def level(keys: list[int], n: int, seed: int, **params: Any) -> list[int]:
-    """Plan once, with hashing in force before, and route the same keys."""
-    return by_plan(keys, level_plan(keys, n, **params))
+    """Plan once, with hashing in force before, and route the same keys; if that is worth what it moves."""
+    moving = params.pop("moving", None)
+    old, new = hash_plan(keys, n), level_plan(keys, n, **params)
+    (before, _, _), (after, _, arriving) = effort(old, n, old), effort(new, n, old)
+    stays = moving is not None and moving.batches * (before - after) <= arriving
+    return by_plan(keys, old if stays else new)
 
 
 def level_plan(
     keys: list[int],
     n: int,
     split: bool = True,
+    even: bool = False,
     speeds: tuple[float, ...] | None = None,
     key_cost: float = 0.0,
 ) -> Plan:
@@ -311,7 +316,7 @@ def level_plan(
     was = [former[spark_hash(key) % size] for key in order[:hot]]
     if not split:
         sizes = [count + key_cost for count in counts[:hot]] + mass
-        places = packed(sizes, was + former, share)
+        places = packed(sizes, was + former, share, even)
         at = {key: [(places[i], counts[i])] for i, key in enumerate(order[:hot])}
         hosts = places[hot:]
     else:
@@ -328,7 +333,7 @@ def level_plan(
                 hosts[host] = room.index(max(room))
                 room[hosts[host]] -= mass[host]
         at = {}
-        dust = 1e-9 * sum(counts[:hot])
+        dust = 1e-9 * everything
         for key, count, place in zip(order[:hot], counts[:hot], was, strict=True):
             at[key] = list[tuple[int, float]]()
             options = [place] if room[place] > key_cost + dust else []
@@ -347,15 +352,17 @@ def level_plan(
     return {**at, **tail}
 
 
-def packed(sizes: list[float], places: list[int], share: list[float]) -> list[int]:
+def packed(sizes: list[float], places: list[int], share: list[float], even: bool) -> list[int]:
     """Whole items: all by the longest-processing-time rule, or some kept in their place if that is as good."""
     order = sorted(range(len(sizes)), key=lambda item: -sizes[item])
-    best, by_rule = inf, list[int]()
+    best, by_rule = (inf, inf), list[int]()
     for kept in (0.0, 1.0, 0.97, 0.9, 0.75, 0.5):
         load, new = [0.0] * len(share), [-1] * len(sizes)
         for item in order:
             place = places[item]
-            if not sizes[item] or (kept and load[place] + sizes[item] <= best * kept * share[place]):
+            room = best[even] * kept * share[place] if kept else 0.0
+            alone = room and not load[place] and sizes[item] > room
+            if not sizes[item] or load[place] + sizes[item] <= room or alone:
                 new[item] = place
                 load[place] += sizes[item]
         for item in order:
@@ -363,10 +370,12 @@ def packed(sizes: list[float], places: list[int], share: list[float]) -> list[in
                 heights = [(load[w] + sizes[item]) / share[w] for w in range(len(share))]
                 new[item] = heights.index(min(heights))
                 load[new[item]] += sizes[item]
-        fullest = max(held / part for held, part in zip(load, share, strict=True))
+        heights = [held / part for held, part in zip(load, share, strict=True)]
+        giants = {new[i] for i in range(len(sizes)) if sizes[i] > sum(sizes) * share[new[i]]}
+        fullest = max(heights), max((heights[w] for w in range(len(share)) if w not in giants), default=0.0)
         if not kept:
             best, by_rule = fullest, new
-        elif fullest <= 1.005 * best:
+        elif fullest[0] <= 1.005 * best[0] and (not even or fullest[1] <= 1.005 * best[1]):
             return new
     return by_rule
 
@@ -477,13 +486,15 @@ def effort(plan: Plan, n: int, old: Plan) -> tuple[float, float, float]:
 def auto(keys: list[int], n: int, seed: int, split: bool = True, costs: tuple[float, ...] = (1, 1, 0.1)) -> list[int]:
     """The cheapest of three plans, if it is a tenth cheaper than hashing."""
     old = hash_plan(keys, n)
-    plans = [old, kip_plan(keys, n), level_plan(keys, n, split)]
+    plans = [old, level_plan(keys, n, split, costs[2] == 0), kip_plan(keys, n)]
     weighed = [sum(cost * term for cost, term in zip(costs, effort(plan, n, old), strict=True)) for plan in plans]
     best = next(number for number in range(3) if weighed[number] <= min(weighed) * (1 + 1e-6))
     return by_plan(keys, plans[best if weighed[best] < 0.9 * weighed[0] else 0])
 
 
-def kip(keys: list[int], n: int, seed: int, heavy: int = 2, slack: float = 0.001) -> list[int]:
+def kip(
+    keys: list[int], n: int, seed: int, heavy: int = 2, slack: float = 0.001, memory: int | None = None
+) -> list[int]:
     """The plan, if it is worth what it moves: ten batches are to come."""
     old, new = hash_plan(keys, n), kip_plan(keys, n, heavy, slack)
     (before, _, _), (after, _, arriving) = effort(old, n, old), effort(new, n, old)

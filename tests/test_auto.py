@@ -11,6 +11,7 @@ from skewless import Keys, measure, streams
 from skewless.arrays import from_bytes, to_bytes
 from skewless.coordinate import exchange
 from skewless.histogram import Histogram
+from skewless.moves import Moving
 from skewless.partitioners.auto import Auto, Effort
 from skewless.partitioners.planner import Planned
 from skewless.table import RoutingTable
@@ -66,7 +67,7 @@ def test_finds_the_costs_that_were_measured_in_any_unit() -> None:
             p.measured(effort, unit * seconds(effort, 1 + 0.05 * (-1) ** number))
         keys = streams.zipf(200_000, 50_000, 1.2)
         chosen(p, keys)
-        assert p.decisions[-1].weights == pytest.approx([unit * weight for weight in TRUE], rel=0.2)
+        assert p.decisions[-1].weights == pytest.approx([unit * weight for weight in TRUE], rel=0.4)
 
 
 def test_what_was_measured_changes_what_is_chosen() -> None:
@@ -106,6 +107,7 @@ def test_follows_a_stream_that_changes() -> None:
     names = [decision.chosen for decision in p.decisions]
     assert names[5] == "hash"
     assert names[11] == "level"
+    assert names[17] == "level"  # going back would move keys, and gain nothing
 
 
 def test_candidates_without_plans_are_tried_on_a_sample() -> None:
@@ -125,7 +127,7 @@ def test_evidence_outlives_a_restart_and_that_of_sources_is_summed() -> None:
     one.observe(keys)
     exchange([one, other, both])
     assert one.decisions[-1] == other.decisions[-1] == both.decisions[-1]
-    assert one.decisions[-1].weights == pytest.approx(TRUE, rel=0.2)
+    assert one.decisions[-1].weights == pytest.approx(list(TRUE), rel=0.2)
 
 
 def test_effort_counts_split_keys_at_reducers_and_what_arrives() -> None:
@@ -148,3 +150,33 @@ def test_bad_parameters_get_a_sentence() -> None:
         Auto(4, costs=(0.0, 1.0, 1.0))
     with pytest.raises(ValueError, match="more than 0 s, not 0"):
         Auto(4).measured(Effort(1, 1, 1), 0.0)
+    for wrong in (Effort(1, float("nan"), 2), Effort(1e200, 1, 1), Effort(-1, 0, 0)):
+        with pytest.raises(ValueError, match="an effort is between 0 and"):
+            Auto(4).measured(wrong, 1.0)
+    with pytest.raises(ValueError, match="leave moving out"):
+        Auto(4, moving=Moving())
+    other = Auto(4, among=("hash", "kip"))
+    mine = Auto(4)
+    mine.observe(streams.zipf(1000, 100, 1.0))
+    with pytest.raises(ValueError, match="not of auto with 4 workers and the same parameters"):
+        other.adopt(mine.merge([mine.snapshot()]))
+
+
+def test_an_empty_batch_and_a_constant_part_of_the_time_change_no_weights() -> None:
+    p = Auto(16)
+    p.measured(Effort(0, 0, 0), 0.3)
+    for effort in efforts(80):
+        p.measured(effort, 5.0 + seconds(effort))
+    chosen(p, streams.zipf(100_000, 5000, 1.0))
+    assert p.decisions[-1].weights == pytest.approx(list(TRUE), rel=0.4)
+    assert min(p.decisions[-1].costs.values()) > 5.0
+
+
+def test_old_measurements_fade() -> None:
+    p = Auto(16)
+    for effort in efforts(100):
+        p.measured(effort, 50 * seconds(effort))
+    for effort in efforts(250, seed=1):
+        p.measured(effort, seconds(effort))
+    chosen(p, streams.zipf(100_000, 5000, 1.0))
+    assert p.decisions[-1].weights == pytest.approx(list(TRUE), rel=0.5)

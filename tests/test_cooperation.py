@@ -183,3 +183,64 @@ def test_forwarded_keys_have_one_fragment_in_the_window(sources: int) -> None:
             hot += (~forwards).sum()
             assert sources == 1 or not learner.forwards(distinct, slide=step).any()
     assert forwarded > 20 * hot > 0
+
+
+def test_a_source_may_agree_before_its_first_tuple_and_again_later() -> None:
+    for window in (None, WINDOW):
+        early, late = (Dalton(8, window=window) for _ in range(2))
+        keys = streams.zipf(20_000, 1000, 1.5)
+        early.route(keys[:10_000])
+        exchange([early, late])
+        early.route(keys[10_000:15_000])
+        late.route(keys[15_000:], np.arange(15_000, 20_000))
+        exchange([early, late])
+        assert (late.snapshot().rows.until != FREE).any()
+
+
+def test_estimates_stay_within_rewards_when_a_policy_without_its_message_comes() -> None:
+    """A source that was cut off hears of a policy of the others: what it learned since counts from the last one."""
+    keys = streams.zipf(40_000, 1000, 1.5)
+    cut_off, other = (Dalton(8, window=WINDOW) for _ in range(2))
+    for source, part in ((cut_off, keys[:10_000]), (other, keys[10_000:20_000])):
+        source.route(part)
+    exchange([cut_off, other])
+    cut_off.route(keys[20_000:30_000])
+    other.route(keys[30_000:])
+    cut_off.adopt(other.merge([other.snapshot()]), cut_off.fresh())
+    assert cut_off.snapshot().rows.values.max() <= 0.5
+    assert cut_off.snapshot().tuples[1] == 10_000
+
+
+def test_what_an_idle_source_sent_is_still_load() -> None:
+    one, idle = (Dalton(4) for _ in range(2))
+    keys = streams.zipf(21_000, 100, 1.5)
+    one.route(keys[:10_000])
+    idle.route(keys[10_000:20_000])
+    exchange([one, idle])
+    one.route(keys[20_000:])
+    exchange([one, idle])
+    assert one.snapshot().load.sum() == idle.snapshot().load.sum() == 21_000
+
+
+def test_nothing_is_forwarded_while_a_source_lags_behind_or_is_missing() -> None:
+    window = Window(5000, 1000)
+    ahead, lagging = (Dalton(8, window=window) for _ in range(2))
+    keys = streams.zipf(40_000, 1000, 1.5)
+    for source in (ahead, lagging):
+        source.route(keys[:10_000], np.arange(10_000))
+    exchange([ahead, lagging])
+    ahead.route(keys[10_000:], np.arange(10_000, 40_000))
+    exchange([ahead, lagging])
+    some = np.unique(keys)
+    assert not ahead.forwards(some, slide=38).any()
+    policy = ahead.merge([ahead.snapshot()])
+    ahead.adopt(policy)
+    ahead.route(keys[:1000], np.arange(40_000, 41_000))
+    ahead.adopt(ahead.merge([ahead.snapshot()]))
+    assert not ahead.forwards(some, slide=39).any()
+
+
+def test_snapshots_of_other_parameters_are_refused() -> None:
+    for other in (Dalton(8, window=Window(6000, 1000)), Dalton(8, window=Window(2000, 1000), frequencies="sketch")):
+        with pytest.raises(ValueError, match="the same parameters"):
+            Dalton(8, window=Window(2000, 1000)).restore(other.snapshot())

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 from skewless import Keys, Window
+from skewless.moves import Moving
 from skewless.partitioners import ALL
 from skewless.testing import Tuples
 
@@ -29,6 +30,10 @@ _MORE: list[tuple[str, dict[str, Any]]] = [
     ("readj", {"heavy": 1, "theta": 0.01}),
     ("mixed", {"heavy": 1, "theta": 0.5}),
     ("level", {"split": False}),
+    ("level", {"split": False, "even": True}),
+    ("level", {"speeds": None, "moving": Moving(batches=1.0)}),
+    ("kip", {"memory": 5000}),
+    ("auto", {"split": False, "costs": (1.0, 1.0, 0.0)}),
     ("level", {"key_cost": 2.5}),
     ("auto", {"split": False}),
     ("auto", {"costs": (1.0, 5.0, 0.0)}),

@@ -21,6 +21,8 @@ from skewless.moves import worth_it as worth_it  # is a move worth it: part of c
 from skewless.partitioner import Partitioner
 
 SILENCE = 3  # intervals without a message after which a source is taken for dead
+LONGEST = 1024  # times the least interval: the longest
+REMEMBERED = 1000  # sources that are gone, but may return
 KEPT = 8  # unanswered messages that a source keeps: then it repeats the last one
 
 
@@ -30,8 +32,9 @@ class Sync(NamedTuple):
     source: int
     number: int  # of its messages
     version: int  # of the policy that it had heard of
-    longer: bool  # it was not answered in time: sync less often
+    longer: bool  # the last answer came too late: sync less often
     snapshot: Any
+    included: Mapping[int, int]  # as that policy said, for a reducer that starts anew
 
 
 class Feedback(NamedTuple):
@@ -52,11 +55,12 @@ class Member:
 
     source: int  # one that starts anew takes a number that no other had
     interval: int  # DSYNC: time between two messages
-    last: int = 0  # when it last sent one
+    last: int = 0  # when it last sent one, or began
     number: int = 0  # of that one
     version: int = 0
     late: bool = False  # the last answer came after another message was due
     unanswered: tuple[Sync, ...] = ()
+    included: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def state(self) -> Literal["PREPARE", "AWAIT"]:
@@ -72,8 +76,7 @@ def told(member: Member, snapshot: Any, now: int) -> tuple[Member, Sync]:
     """The message to send, and the source that awaits an answer (l. 15, 16)."""
     if len(member.unanswered) == KEPT:
         return replace(member, last=now), member.unanswered[-1]
-    longer = member.late or member.state == "AWAIT"
-    sync = Sync(member.source, member.number + 1, member.version, longer, snapshot)
+    sync = Sync(member.source, member.number + 1, member.version, member.late, snapshot, member.included)
     return replace(member, last=now, number=sync.number, unanswered=(*member.unanswered, sync)), sync
 
 
@@ -85,8 +88,10 @@ def heard(member: Member, feedback: Feedback) -> tuple[Member, Sync | None]:
     require(feedback.version > member.version, "this policy has been heard of: see `is_news`")
     number = feedback.included.get(member.source, 0)
     known = next((sync for sync in member.unanswered if sync.number == number), None)
-    late = len(member.unanswered) > 1
-    return replace(member, interval=feedback.interval, version=feedback.version, late=late, unanswered=()), known
+    # An answer to the first message, after the second was due: that is late. To a later one: the first was lost.
+    late = len(member.unanswered) > 1 and known == member.unanswered[0]
+    after = replace(member, interval=feedback.interval, version=feedback.version, late=late, unanswered=())
+    return replace(after, included=feedback.included), known
 
 
 def is_news(member: Member, feedback: Feedback) -> bool:
@@ -111,10 +116,15 @@ class Reducer:
 
 def received(reducer: Reducer, sync: Sync, now: int) -> tuple[Reducer, Feedback | None]:
     """The reducer with one more message; and the policy, if its source does not know that yet."""
-    alive = {**reducer.alive, sync.source: now}
-    known = reducer.waiting.get(sync.source)
+    if sync.version > reducer.feedback.version:
+        # It has started anew, and learns from its sources how far they were; it does not know the policy itself.
+        unknown = Feedback(sync.version, None, sync.included, reducer.interval)
+        reducer = replace(reducer, waiting={}, alive={}, feedback=unknown)
     if sync.version < reducer.feedback.version:
-        return replace(reducer, alive=alive), reducer.feedback
+        answered = reducer.feedback.policy is not None
+        alive = {**reducer.alive, sync.source: now} if answered else reducer.alive
+        return replace(reducer, alive=alive), reducer.feedback if answered else None
+    alive, known = {**reducer.alive, sync.source: now}, reducer.waiting.get(sync.source)
     if known is not None and known.number > sync.number:
         return replace(reducer, alive=alive), None
     return replace(reducer, alive=alive, waiting={**reducer.waiting, sync.source: sync}), None
@@ -129,21 +139,24 @@ def ready(reducer: Reducer, now: int) -> bool:
 def merged(reducer: Reducer, policy: Any, now: int, took: int = 0) -> tuple[Reducer, Feedback]:
     """After the messages that wait were merged into a policy: what to send to all.
 
-    took: the time of merging. The interval doubles if a source asks for that; if the reducer was idle for longer than
-    it merged, the interval halves.
+    took: the time of merging. The interval doubles if most sources had to wait too long; a few may have lost messages.
+    If the reducer was idle for longer than it merged, the interval halves.
     """
-    interval = reducer.interval
-    if any(sync.longer for sync in reducer.waiting.values()):
-        interval *= 2
+    require(bool(reducer.waiting), "there are no messages to merge: see `ready`")
+    interval, waiting = reducer.interval, reducer.waiting
+    if 2 * sum(sync.longer for sync in waiting.values()) > len(waiting):
+        interval = min(2 * interval, LONGEST * reducer.least)
     elif now - reducer.free > took:
         interval = max(reducer.least, interval // 2)
-    # A source may hear of a later policy first: then it must learn from that which of its messages were in an earlier.
-    included = {**reducer.feedback.included, **{source: sync.number for source, sync in reducer.waiting.items()}}
-    # A reducer that starts anew goes on from what its sources have heard of.
-    version = max(reducer.feedback.version, *(sync.version for sync in reducer.waiting.values())) + 1
-    feedback = Feedback(version, policy, included, interval)
     alive = {source: last for source, last in reducer.alive.items() if now - last < SILENCE * reducer.interval}
-    return replace(reducer, interval=interval, waiting={}, alive=alive, free=now + took, feedback=feedback), feedback
+    # A source may hear of a later policy first: then it must learn from that which of its messages were in an earlier.
+    included = {**reducer.feedback.included, **{source: sync.number for source, sync in waiting.items()}}
+    gone = [source for source in included if source not in alive and source not in waiting]
+    for source in gone[: max(0, len(gone) - REMEMBERED)]:
+        del included[source]
+    feedback = Feedback(reducer.feedback.version + 1, policy, included, interval)
+    after = replace(reducer, interval=interval, waiting={}, alive=alive, free=now + took, feedback=feedback)
+    return after, feedback
 
 
 def exchange(sources: Sequence[Partitioner[Any, Any]]) -> int:

@@ -24,6 +24,13 @@ class Histogram:
     def total(self) -> float:
         return float(self.counts.sum()) + self.rest
 
+    def __add__(self, other: Histogram) -> Histogram:
+        """Of the keys of both."""
+        keys, inverse = np.unique(np.concatenate((self.keys, other.keys)), return_inverse=True)
+        counts = np.bincount(inverse, np.concatenate((self.counts, other.counts)), keys.size).astype(np.float64)
+        order = np.lexsort((keys, -counts))
+        return Histogram(keys[order], counts[order], self.rest + other.rest, max(self.noise, other.noise))
+
     def heavier_than(self, share: float) -> int:
         """How many keys have more than this share of all tuples."""
         return int(np.searchsorted(-self.counts, -share * self.total))

@@ -84,8 +84,18 @@ class Verdict:
     reason: str
 
 
-def worth_it(old: RoutingTable, new: RoutingTable, histogram: Histogram, moving: Moving | None = None) -> Verdict:
+def worth_it(
+    old: RoutingTable,
+    new: RoutingTable,
+    histogram: Histogram,
+    moving: Moving | None = None,
+    *,
+    speeds: NDArray[np.float64] | None = None,
+    key_cost: float = 0.0,
+) -> Verdict:
     """Whether the busiest worker gains more over the coming batches than the one that most arrives at must wait.
+
+    speeds: of the workers, 1 on the average. key_cost: what a key costs besides its tuples, in tuples.
 
     >>> import numpy as np
     >>> keys, counts = np.arange(64, dtype=np.uint64), np.full(64, 10.0)
@@ -97,8 +107,10 @@ def worth_it(old: RoutingTable, new: RoutingTable, histogram: Histogram, moving:
     'stayed: 120 tuples gained over 3 batches, 190 lost by moving'
     """
     moving = moving or Moving()
-    before, after = (table.loads(histogram.keys, histogram.counts, histogram.rest).max() for table in (old, new))
-    gain = moving.batches * float(before - after)
-    cost = moving.cost * moving.state * float(arriving(old, new, histogram).max())
+    keys, counts, rest = histogram.keys, histogram.counts + key_cost, histogram.rest
+    fast = np.ones(new.n_workers) if speeds is None else speeds
+    before, after = (float((table.loads(keys, counts, rest) / fast).max()) for table in (old, new))
+    gain = moving.batches * (before - after)
+    cost = moving.cost * moving.state * float((arriving(old, new, histogram) / fast).max())
     weighed = f"{gain:,.0f} tuples gained over {moving.batches:,.0f} batches, {cost:,.0f} lost by moving"
     return Verdict(gain > cost, gain, cost, f"{'moved' if gain > cost else 'stayed'}: {weighed}")

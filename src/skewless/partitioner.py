@@ -9,6 +9,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from skewless.arrays import LATEST, MOST_WORKERS, Keys, Times, Workers, alike, checked, copied, n_bytes, require, whole
@@ -143,6 +144,11 @@ class Partitioner(ABC, Generic[S, P]):
     def grown(self, state: S) -> S:
         """The same state with more room, for a loop that stopped."""
         raise NotImplementedError(f"the state of {self.name} does not grow")
+
+
+def fingerprint(partitioner: Partitioner[Any, Any]) -> int:
+    """Tells kinds and parameters apart, in the state of those for which arrays alone would not."""
+    return int(np.uint64(xxhash.xxh64_intdigest(repr(partitioner).encode())).astype(np.int64))
 
 
 NO_TIMES: Times = np.empty(0, np.int64)

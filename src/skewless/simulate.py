@@ -158,8 +158,8 @@ def _others(partitioner: Partitioner[Any, Any], number: int) -> list[Partitioner
     """More sources of the same kind, which have seen nothing, but know what the first has to tell."""
     others = [deepcopy(partitioner).restore(partitioner.fresh()) for _ in range(number)]
     policy = partitioner.merge([partitioner.snapshot()])
-    for other in others if policy is not None else []:
-        other.adopt(policy)
+    for source in [partitioner, *others] if others and policy is not None else []:
+        source.adopt(policy)
     return others
 
 

@@ -180,12 +180,17 @@ class RoutingTable:
         return out
 
     @cached_property
-    def _compiled(self) -> _Compiled:
+    def alias(self) -> tuple[NDArray[np.int64], Workers]:
+        """For Walker's method: the coins, out of WHOLE, that keep each fragment's worker; who gets the others."""
         lengths = np.diff(self.starts)
         accept, alias = self.parts * np.repeat(lengths, lengths), np.arange(self.workers.size)
         alias -= np.repeat(self.starts[:-1], lengths)
         _settle(self.starts, accept, alias, np.empty((2, self.workers.size), np.int64))
-        aliases = self.workers[alias + np.repeat(self.starts[:-1], lengths)]
+        return accept, self.workers[alias + np.repeat(self.starts[:-1], lengths)]
+
+    @cached_property
+    def _compiled(self) -> _Compiled:
+        accept, aliases = self.alias
         hashes = np.empty(self.keys.size, np.uint64)
         _hashed(self.keys, hashes)
         numbers = hashtable.filled(hashes, np.arange(1, self.keys.size + 1, dtype=np.uint64))

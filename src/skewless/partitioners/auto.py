@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -25,7 +27,8 @@ from skewless.table import RoutingTable
 
 MARGIN = 0.1  # how much less than the one in force another must cost, to take its place
 KEEP = 0.95  # what a measured batch weighs against the next one
-PRIOR = 0.01  # what the costs given weigh against a measured batch
+PRIOR = 0.001  # what the costs given weigh against a measured batch
+MOST = 1e15  # tuples of an effort
 SAMPLE = 100_000  # tuples that a partitioner without plans is tried on
 DECISIONS = 1000  # that are remembered
 NEAR = 1e-6  # costs that differ by less are the same
@@ -82,7 +85,7 @@ class Auto(Planner):
     splits_keys: ClassVar[bool] = True
     averages: ClassVar[bool] = True
 
-    among: tuple[str, ...] = ("hash", "kip", "level")
+    among: tuple[str, ...] = ("hash", "level", "kip")
     split: bool = True
     costs: tuple[float, float, float] = (1.0, 1.0, 0.1)
     decisions: list[Decision] = field(default_factory=list, init=False, repr=False)
@@ -95,20 +98,21 @@ class Auto(Planner):
         splitting = [offer.name for offer in self._offers if offer.splits_keys]
         require(self.split or not splitting, f"with split=False, no candidate may split keys as {splitting} do")
         require(bool(self._offers), "there is at least 1 candidate")
+        require(self.moving is None, "auto weighs moves by its costs: leave moving out")
         super().__post_init__()
         if not splitting:
             self.__dict__["splits_keys"] = False
 
     def _offer(self, name: str) -> Partitioner[Any, Any]:
         if name == "level":
-            return Level(self.n_workers, seed=self.seed, split=self.split)
+            return Level(self.n_workers, seed=self.seed, split=self.split, even=self.costs[2] == 0)
         return _KNOWN[name](self.n_workers, seed=self.seed)
 
     def fresh(self) -> Planned:
         return super().fresh()._replace(memo=np.zeros(_EVIDENCE))
 
-    def plan(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
-        return self._decide(histogram, old, 0, Effort(*self.costs))[0]
+    def place(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
+        return self._decide(histogram, old, 0, (0.0, *self.costs))[0]
 
     def merge(self, snapshots: Sequence[Planned]) -> Policy:
         require(len(snapshots) >= 1, "merge needs at least 1 snapshot")
@@ -119,7 +123,7 @@ class Auto(Planner):
         weights = _fitted(evidence, np.array(self.costs))
         in_force = int(last.memo[0]) if last.memo.size else 0
         table, memo = self._decide(self.counted(snapshots), as_table(last, self.n_workers), in_force, weights)
-        return as_policy(table)._replace(version=last.version + 1, memo=memo)
+        return as_policy(table, last.rule)._replace(version=last.version + 1, memo=memo)
 
     def adopt(self, policy: Policy, told: Planned | None = None) -> None:
         news = precedence(policy) > precedence(self._state.policy)
@@ -131,10 +135,13 @@ class Auto(Planner):
 
     def measured(self, effort: Effort, seconds: float) -> None:
         """Learn what the parts of a batch's effort cost, from a batch that took so many seconds."""
-        require(seconds > 0, f"a batch takes more than 0 s, not {seconds}")
-        require(min(effort) >= 0, f"an effort is 0 or more, not {effort}")
-        terms = np.array([*effort, seconds])
-        self._state.memo[:] = KEEP * self._state.memo + np.append(np.outer(terms, terms).ravel(), 1.0)
+        require(isfinite(seconds) and seconds > 0, f"a batch takes more than 0 s, not {seconds}")
+        sound = all(isfinite(term) and 0 <= term <= MOST for term in effort)
+        require(sound, f"an effort is between 0 and {MOST:.0e}, not {effort}")
+        if effort.worker == 0:
+            return  # an empty batch tells nothing about tuples
+        terms = np.array([1.0, *effort, seconds])
+        self._state.memo[:] = KEEP * self._state.memo + np.outer(terms, terms).ravel()
 
     def effort(self, table: RoutingTable, old: RoutingTable, histogram: Histogram) -> Effort:
         """What a batch like this takes by a table, after that of the batch before."""
@@ -145,34 +152,26 @@ class Auto(Planner):
         return Effort(float(load.max()), float(fragments.max()), float(arriving(old, table, histogram).max()))
 
     def _decide(
-        self, histogram: Histogram, old: RoutingTable, in_force: int, weights: Effort
+        self, histogram: Histogram, old: RoutingTable, in_force: int, weights: tuple[float, ...]
     ) -> tuple[RoutingTable, NDArray[np.float64]]:
         """The plan of the candidate to go by; and the decision, as numbers."""
-        tables = [self._planned(offer, histogram, old) for offer in self._offers]
-        costs = [float(np.dot(weights, self.effort(table, old, histogram))) for table in tables]
+        tables = [table_for(offer, histogram, old) for offer in self._offers]
+        costs = [float(np.dot(weights, (1.0, *self.effort(table, old, histogram)))) for table in tables]
         best = next(number for number, cost in enumerate(costs) if cost <= min(costs) * (1 + NEAR))
         chosen = best if costs[best] < (1 - MARGIN) * costs[in_force] else in_force
         return replace(tables[chosen], version=old.version), np.array([chosen, *weights, *costs])
 
-    def _planned(self, offer: Partitioner[Any, Any], histogram: Histogram, old: RoutingTable) -> RoutingTable:
-        if isinstance(offer, Planner):
-            return offer.condensed(offer.plan(histogram, old), histogram)
-        if isinstance(offer, Hash):
-            return RoutingTable.hashed(self.n_workers)
-        sample = _sampled(histogram, self.seed)
-        return RoutingTable.distill(sample, offer.restore(offer.fresh()).route(sample), self.n_workers)
-
     def _decision(self, memo: NDArray[np.float64], former: int) -> Decision:
-        chosen, costs = int(memo[0]), memo[4:].tolist()
+        chosen, costs = int(memo[0]), memo[5:].tolist()
         name, now = self.among[chosen], f"{_amount(costs[chosen])} a batch"
-        best = int(np.argmin(memo[4:]))
+        best = int(np.argmin(memo[5:]))
         if chosen != former:
             reason = f"{name} instead of {self.among[former]}: {now}, not {_amount(costs[former])}"
         elif costs[chosen] <= costs[best] * (1 + NEAR):
             reason = f"{name} stays: {now}; nothing costs less"
         else:
             reason = f"{name} stays: {now}; {self.among[best]} costs {_amount(costs[best])}"
-        return Decision(name, dict(zip(self.among, costs, strict=True)), Effort(*memo[1:4].tolist()), reason)
+        return Decision(name, dict(zip(self.among, costs, strict=True)), Effort(*memo[2:5].tolist()), reason)
 
 
 def _amount(cost: float) -> str:
@@ -180,32 +179,61 @@ def _amount(cost: float) -> str:
     return f"{cost:,.0f}" if cost >= 100 else f"{cost:.3g}"
 
 
-_EVIDENCE = 17  # sums of products of the terms and the seconds, 4 x 4, and their number
+_EVIDENCE = 25  # sums of products of 1, the three terms and the seconds: 5 x 5
 
 
-def _fitted(evidence: NDArray[np.float64], given: NDArray[np.float64]) -> Effort:
-    """Weights of the terms, none below 0, by least squares; near those given as long as little was measured."""
-    products, batches = evidence[:16].reshape(4, 4), float(evidence[16])
+def _fitted(evidence: NDArray[np.float64], given: NDArray[np.float64]) -> tuple[float, ...]:
+    """What a batch costs besides, and the weights of the terms, none below 0, by least squares.
+
+    They are near those given as long as little was measured.
+    """
+    products = evidence.reshape(5, 5)
+    squares, with_seconds, batches = products[:4, :4], products[:4, 4], float(products[0, 0])
+    prior = np.append(0.0, given)
     if batches == 0:
-        return Effort(*given.tolist())
-    squares, with_seconds = products[:3, :3], products[:3, 3]
-    # The costs given are right but for their unit: that which fits best.
-    unit = float(given @ with_seconds) / max(float(given @ squares @ given), 1e-300)
-    scale = PRIOR * np.diag(np.maximum(squares.diagonal(), 1e-12) / batches)
-    weights, free = np.zeros(3), [0, 1, 2]
+        return tuple(prior.tolist())
+    # The costs given are right but for their unit: that which fits best, besides what every batch takes.
+    mean, mean_seconds = float(prior @ squares[0]) / batches, float(with_seconds[0]) / batches
+    spread = float(prior @ squares @ prior) / batches - mean**2
+    shared = float(prior @ with_seconds) / batches - mean * mean_seconds
+    unit = shared / spread if spread > 1e-6 * mean**2 and shared > 0 else mean_seconds / mean
+    scale = PRIOR * np.maximum(squares.diagonal(), 1e-12) / batches
+    weights, free = np.zeros(4), [0, 1, 2, 3]
     while free:
-        some = np.ix_(free, free)
-        right = with_seconds[free] + scale.diagonal()[free] * unit * given[free]
-        found = np.linalg.solve(squares[some] + scale[some], right)
+        found = np.linalg.solve(
+            squares[np.ix_(free, free)] + np.diag(scale[free]), with_seconds[free] + scale[free] * unit * prior[free]
+        )
         if (found >= 0).all():
             weights[free] = found
             break
         free = [term for term, weight in zip(free, found, strict=True) if weight >= 0]
-    return Effort(*weights.tolist())
+    # Measurements under which nothing costs anything tell nothing.
+    return tuple((weights if weights[1:].any() else unit * prior).tolist())
+
+
+def table_for(p: Partitioner[Any, Any], histogram: Histogram, old: RoutingTable | None = None) -> RoutingTable:
+    """What a partitioner would do with keys that occur like this, as a table; p itself is not changed.
+
+    old: the table in force before, for those that leave things where they are.
+    """
+    if isinstance(p, Planner):
+        old = p.table() if old is None else old
+        return p.condensed(p.plan(histogram, old), histogram)
+    if isinstance(p, Hash):
+        return RoutingTable.hashed(p.n_workers)
+    sample, fresh = _sampled(histogram, p.seed), deepcopy(p).restore(p.fresh())
+    if p.plans_ahead:
+        fresh.observe(sample)
+        fresh.adopt(fresh.merge([fresh.snapshot()]))
+    return fresh.table(sample)
 
 
 def _sampled(histogram: Histogram, seed: int) -> Keys:
-    """A stream with these frequencies, in some order."""
-    counts = np.ceil(histogram.counts * min(1.0, SAMPLE / max(histogram.total, 1.0))).astype(np.int64)
-    stream: Keys = np.random.default_rng(seed).permutation(np.repeat(histogram.keys, counts))
-    return stream
+    """A stream with these frequencies, in some order; keys that were not kept are all different."""
+    total = max(histogram.total, 1.0)
+    size = int(min(SAMPLE, np.ceil(total)))
+    drawn = np.searchsorted(np.cumsum(histogram.counts), (np.arange(size) + 0.5) * (total / size), side="right")
+    others = np.random.default_rng(seed + 1).integers(0, 2**64 - 1, size, np.uint64)
+    known = drawn < histogram.keys.size
+    others[known] = histogram.keys[drawn[known]]
+    return np.random.default_rng(seed).permutation(others)

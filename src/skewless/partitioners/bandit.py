@@ -61,7 +61,7 @@ class Peers(NamedTuple):
 
 class Learned(NamedTuple):
     hasher: Hasher
-    rule: NDArray[np.int64]  # the number of rows; whether fragments count within a slide; whether to be greedy
+    rule: NDArray[np.int64]  # rows; whether fragments count within a slide; whether to be greedy; its parameters
     frequency: Statistics
     window: SlidingWindow
     load: NDArray[np.float64]  # of each worker in the window, with that from other sources
@@ -83,7 +83,7 @@ class Agreed(NamedTuple):
     values: NDArray[np.float64]  # [keys, workers]: Q
     held: NDArray[np.bool_]  # [keys, workers]: where a source sent the key since the agreement before
     load: NDArray[np.int64]  # tuples of each worker in the window, from all sources
-    tuples: NDArray[np.int64]  # since the agreement before: of all sources; and how many sources had any
+    tuples: NDArray[np.int64]  # of all sources since the agreement before; sources in this one; sources ever
     split: NDArray[np.uint64]  # keys that some source may have split within the window, mixed, ascending
     split_in: NDArray[np.uint64]  # ZERO_SLIDE + the slide in which each was last hot
     covers: NDArray[np.int64]  # every source has told all about the slides before this one
@@ -257,6 +257,8 @@ def assign(s: Learned, keys: Keys, times: Times, workers: Workers, start: int) -
         passed = windows.passed(f.clock, times[i])
         if passed > 0:
             _new_statistics(f, passed)
+            if s.peers.near.used[0] > 16 * s.rule[0]:
+                hashtable.clear(s.peers.near)  # nobody has asked for them in a long time
             for row in range(s.rule[0]):
                 if FREE < s.rows.until[row] < f.clock.number[0]:
                     release(s, row)

@@ -19,6 +19,7 @@ from skewless.kernels.hashtable import Table
 HISTORY = 0.8  # what a batch weighs against the next one, as in the DR authors' code
 DRIFT = 0.1  # a change of more than this share of the mass makes the past worthless
 GRAIN = 16  # occurrences are kept in sixteenths of a tuple: the past fades, and samples weigh more than one
+FINE = 1024  # parts of a grain, where sources with different numbers of batches are added up
 THINNER = 1.05  # a full table lets the sampling rate fall by this
 WIDEST = 16  # how many times its memory a source takes at the most, while keys drift
 ANY = 2**40  # keys that are counted where memory has no bound
@@ -89,8 +90,6 @@ def planned(c: Counters, told: Counters) -> Counters:
     The past is faded first; if the distribution has changed, it is forgotten.
     """
     counts, before = hashtable.entries(c.counts), hashtable.entries(told.counts)
-    if before[0].size == 0:
-        return c
     past, tuples, batches = _with_past(told)
     bound, least = c.bound.tolist()
     weight, ever, thinned = c.sampling.tolist()
@@ -141,21 +140,22 @@ def _with_past(c: Counters) -> tuple[Entries, float, float]:
     """Counts, tuples and batches, with the past faded; without it, if the distribution has changed."""
     past, counts = hashtable.entries(c.past), hashtable.entries(c.counts)
     tuples, before, batches = c.seen.tolist()
-    if counts[0].size == 0:
-        return past, before, batches
-    if past[0].size == 0 or drift(c) > DRIFT:
+    if past[0].size == 0 or (counts[0].size and drift(c) > DRIFT):
         return counts, tuples, 1.0
     faded = past[0], np.floor(past[1] * HISTORY).astype(np.uint64)
     return _sums([faded, counts]), tuples + HISTORY * before, 1.0 + HISTORY * batches
 
 
 def _histogram(parts: list[tuple[Entries, float, float]]) -> Histogram:
-    """One batch of all sources. Grains are whole numbers, so their sums do not depend on the order of sources."""
-    mixed, grains = _sums([entries for entries, _, _ in parts])
-    batches = GRAIN * max((batches for _, _, batches in parts), default=1.0) or 1.0
-    keys, counts = unmix64(mixed), grains / batches
+    """One batch of all sources: each has its own number of batches.
+
+    Counts are summed as whole numbers, so that the sums do not depend on the order of sources.
+    """
+    scaled = [(keys, np.rint(grains * (FINE / batches)).astype(np.uint64)) for (keys, grains), _, batches in parts]
+    mixed, sums = _sums(scaled)
+    keys, counts = unmix64(mixed), sums / (GRAIN * FINE)
     order = np.lexsort((keys, -counts))
-    tuples = fsum(tuples for _, tuples, _ in parts) * GRAIN / batches
+    tuples = fsum(tuples / batches for _, tuples, batches in parts)
     return Histogram(keys[order], counts[order], max(0.0, tuples - float(counts.sum())))
 
 

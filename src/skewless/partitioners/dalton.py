@@ -17,13 +17,15 @@ from skewless.kernels.hashtable import Table
 from skewless.kernels.lowest import floor
 from skewless.kernels.sketch import count_min
 from skewless.kernels.window import NEVER, clock, holders, sliding_window
-from skewless.partitioner import Partitioner, Window, ticking, windowed
+from skewless.partitioner import Partitioner, Window, fingerprint, ticking, windowed
 from skewless.partitioners import bandit
 from skewless.partitioners.bandit import FREE, GAMMA, WORST, ZERO_SLIDE, Agreed, Learned, Peers, Rows, Statistics
 from skewless.partitioners.counters import Entries
 from skewless.partitioners.planner import precedence
 
 STATISTICS = 1000  # length of a statistics window where there is no slide to tell it
+MOST_OTHERS = 8  # tuples of others for one of its own that a source reckons with at the most, for each of them
+LONGEST = 1000  # statistics windows that an agreed row lasts at the most
 SKETCH = (4, 4096)  # of the count-min sketch: depth and width
 
 
@@ -117,14 +119,14 @@ class Dalton(Partitioner[Learned, Agreed]):
             np.zeros((0, n)),
             np.zeros((0, n), np.bool_),
             np.zeros(n, np.int64),
-            np.zeros(2, np.int64),
+            np.zeros(3, np.int64),
             none,
             none,
             np.full(1, FREE, np.int64),
         )
         return Learned(
             hasher(n, self.seed),
-            np.array([rows, self.micro_batch, self.greedy], np.int64),
+            np.array([rows, self.micro_batch, self.greedy, fingerprint(self)], np.int64),
             frequency,
             sliding_window(n, rows, size, slide),
             np.zeros(n),
@@ -163,6 +165,10 @@ class Dalton(Partitioner[Learned, Agreed]):
         active = [s for s in snapshots if s.tuples[1] > 0]
         if not active:
             return copied(last)
+        # Sources that are idle now have told of slides before; one that is missing may be splitting keys somewhere.
+        started = [s for s in snapshots if s.tuples[0] > 0]
+        known = max(len(started), int(last.tuples[2]))
+        covers = np.min([s.window.clock.number for s in started], axis=0)
         told = [each for s in active for each in _told(s)]
         counts, learned = dict[int, int](), dict[int, list[_Told]]()
         for each in told:
@@ -183,10 +189,10 @@ class Dalton(Partitioner[Learned, Agreed]):
             np.array(keys, np.uint64),
             values,
             held,
-            np.stack([s.window.load for s in active]).sum(axis=0),
-            np.array([total, len(active)], np.int64),
-            *_latest([hashtable.entries(_pruned(s)) for s in active]),
-            np.min([s.window.clock.number for s in active], axis=0),
+            np.stack([s.window.load for s in snapshots]).sum(axis=0),
+            np.array([total, len(started), known], np.int64),
+            *_latest([hashtable.entries(_pruned(s)) for s in started]),
+            covers if len(started) == known else np.minimum(covers, last.covers),
         )
 
     def _together(self, told: list[_Told], total: int, sources: int) -> NDArray[np.float64]:
@@ -198,9 +204,10 @@ class Dalton(Partitioner[Learned, Agreed]):
 
     def adopt(self, policy: Agreed, told: Learned | None = None) -> None:
         """Algorithm 2, l. 17 to 20. Rewards since the message are applied to what was agreed."""
-        shape = policy.values.shape if type(policy) is Agreed else ()
-        fits = shape == (policy.keys.size, self.n_workers) == policy.held.shape and policy.load.shape == shape[1:]
-        require(fits, f"this policy is no Agreed of {self.n_workers} workers")
+        of_kind = type(policy) is Agreed
+        shape = policy.values.shape if of_kind else ()
+        fits = of_kind and shape == (policy.keys.size, self.n_workers) == policy.held.shape
+        require(fits and policy.load.shape == shape[1:], f"this policy is no Agreed of {self.n_workers} workers")
         if precedence(policy) <= precedence(self._state.agreed):
             return
         state = copied(self._state)
@@ -211,13 +218,14 @@ class Dalton(Partitioner[Learned, Agreed]):
         q.tries[:] -= np.where(same[:, None], told.rows.tries, 0)
         # Equation 5 is Q -> (1 - gamma) Q + gamma R: all rewards of an estimate together are one factor and one term.
         factor = (1 - GAMMA) ** q.tries
-        term = q.values - factor * np.where(same[:, None], told.rows.values, WORST)
+        term = q.values - factor * np.where(same[:, None], told.rows.values, q.before)
         state = state._replace(once=_noted(state, policy), peers=_reckoned(state, told, policy), agreed=copied(policy))
         state.tuples[1] -= told.tuples[1]
         for row in np.flatnonzero(same & ~np.isin(q.keys, policy.keys)).tolist():
             bandit.release(state, row)
         # What is agreed lasts to the next agreement and a window more, if that one takes as long as this one did.
-        waited = window - int(self._state.peers.agreed_in[0]) if self._state.agreed.version[0] > 0 else 0
+        before = int(self._state.peers.agreed_in[0])
+        waited = min(window - before, LONGEST) if FREE < before < window and self._state.agreed.version[0] > 0 else 0
         for number, key in enumerate(policy.keys):
             row = int(q.numbers.slots[int(hashtable.find(q.numbers, key)) + 1]) - 1
             new = row < 0
@@ -243,7 +251,7 @@ class Dalton(Partitioner[Learned, Agreed]):
         s = self._state
         now, slides = int(s.window.clock.number[0]), s.window.ring_load.shape[0]
         slide = now if slide is None else slide
-        if slide <= now - slides or (s.peers.ratio[0] > 0 and slide >= s.agreed.covers[0]):
+        if slide <= now - slides or (s.agreed.tuples[2] > 1 and slide >= s.agreed.covers[0]):
             return np.zeros(keys.size, np.bool_)
         split, last = hashtable.entries(s.once)
         within = last.astype(np.int64) - ZERO_SLIDE > slide - (1 if self.micro_batch else slides)
@@ -314,11 +322,9 @@ def _noted(s: Learned, policy: Agreed) -> Table:
 
 def _reckoned(s: Learned, told: Learned, policy: Agreed) -> Peers:
     """The others as agreed, and as they will have gone on since the message: as this source did, in proportion."""
-    total, sources = policy.tuples.tolist()
-    own = int(told.tuples[1])
-    ratio = (total - own) / own if own else float(sources)
-    since = np.maximum(s.window.load - told.window.load, 0)
-    load = np.maximum(policy.load - told.window.load, 0) + ratio * since
+    others, own = np.maximum(policy.load - told.window.load, 0), int(told.window.load.sum())
+    ratio = min(float(others.sum()) / max(own, 1), MOST_OTHERS * float(policy.tuples[2]))
+    load = others + ratio * np.maximum(s.window.load - told.window.load, 0)
     before = dict(zip(*(part.tolist() for part in hashtable.entries(told.peers.near)), strict=True))
     keys, counts = hashtable.entries(s.peers.near)
     counts = counts - np.array([before.get(key, 0) for key in keys.tolist()], np.uint64)

@@ -78,9 +78,10 @@ class Gedik(Planner):
         return replace(plain, hosts=(order[following % points.size] // REPLICAS).astype(np.int32))
 
     def fresh(self) -> Planned:
-        return super().fresh()._replace(policy=as_policy(self.ring))
+        fresh = super().fresh()
+        return fresh._replace(policy=as_policy(self.ring, fresh.rule))
 
-    def plan(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
+    def place(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
         n_heavy = min(self.heavy * self.n_workers, histogram.keys.size)
         keys, light = histogram.keys[:n_heavy], self.ring.places_of(histogram.keys[n_heavy:])
         powers = (1,) if self.compute == "linear" else (1, 2)

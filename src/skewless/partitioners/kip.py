@@ -42,10 +42,11 @@ class Kip(Planner):
     Zvara, Szabo, Lorant, Benczur: System-aware dynamic partitioning for batch and streaming workloads (Dynamic
     Repartitioning).
 
-    Departures from the paper: hosts weigh what was counted in them, not an average; those that must leave go to the
-    worker with the least load, not to the first with room, which would fill it to the brim. The slack is a part of the
-    load, not of all tuples: 0.001 of all is more than a worker's whole load when there are a thousand. The authors'
-    code plans anew when a worker has a hundredth of all tuples too much; here a plan must be worth what it moves.
+    Departures from the paper: there are at least 64 hosts a worker, and they weigh what was counted in them, not an
+    average; those that must leave go to the worker with the least load, not to the first with room, which would fill
+    it to the brim. The slack is a part of the load, not of all tuples: 0.001 of all is more than a worker's whole load
+    when there are a thousand. The authors' code plans anew when a worker has a hundredth of all tuples too much; here
+    a plan must be worth what it moves.
     """
 
     name: ClassVar[str] = "kip"
@@ -61,7 +62,7 @@ class Kip(Planner):
         require(0 <= self.slack <= 1, f"slack is between 0 and 1, not {self.slack}")
         super().__post_init__()
 
-    def plan(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
+    def place(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
         n_heavy = min(self.heavy * self.n_workers, histogram.keys.size)
         keys, shares = histogram.keys[:n_heavy], histogram.counts / histogram.total
         host_shares = histogram.by_host(old, n_heavy) / histogram.total

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from skewless.arrays import require
 from skewless.histogram import Histogram
 from skewless.kernels import kernel
+from skewless.moves import Moving, Verdict, worth_it
 from skewless.partitioners.planner import Planner
 from skewless.table import HOT, RoutingTable
 
@@ -31,6 +32,8 @@ class Level(Planner):
 
     split: False keeps every key whole: bin packing with affinity, within half a percent of the longest-processing-time
         rule or as good as it, whatever must move for that.
+    even: with whole keys, level also the workers that are not the fullest, where a key too heavy for any is; that
+        moves more. Else they are left as uneven as they were, up to that key.
     speeds: how fast each worker is, relative to the others; a slow executor gets less. None: all alike.
     key_cost: what a key costs on each worker that holds it, in tuples, besides its tuples.
 
@@ -50,10 +53,13 @@ class Level(Planner):
     splits_keys: ClassVar[bool] = True
 
     split: bool = True
+    even: bool = False
     speeds: tuple[float, ...] | None = None
     key_cost: float = 0.0
 
     def __post_init__(self) -> None:
+        self.key_cost = float(self.key_cost)
+        self.speeds = None if self.speeds is None else tuple(map(float, self.speeds))
         super().__post_init__()
         require(self.key_cost >= 0, f"key_cost is 0 tuples or more, not {self.key_cost}")
         if self.speeds is not None:
@@ -63,7 +69,7 @@ class Level(Planner):
         if not self.split:
             self.__dict__["splits_keys"] = False
 
-    def plan(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
+    def place(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
         n_hot = self._n_hot(histogram)
         hot, sizes = histogram.keys[:n_hot], histogram.counts[:n_hot]
         host_sizes = histogram.by_host(old, n_hot, self.key_cost)
@@ -72,15 +78,20 @@ class Level(Planner):
         if self.split:
             total = host_sizes.sum() + sizes.sum() + self.key_cost * (n_hot + self.n_workers - 1)
             hosts, room = _keep(host_sizes, old.hosts, share * total)
-            starts, workers, poured = _pour(hot, sizes, self.key_cost, room, old)
+            starts, workers, poured = _pour(hot, sizes, (self.key_cost, 1e-9 * total), room, old)
             return replace(old, hosts=hosts).placing(hot, starts, workers, poured)
         places = _packed(
             np.concatenate((sizes + self.key_cost, host_sizes)),
             np.concatenate((old.places_of(hot), old.hosts)),
             share,
+            self.even,
         )
         bare = replace(old, hosts=places[n_hot:])
         return bare.placing(hot, np.arange(n_hot + 1), places[:n_hot], np.ones(n_hot))
+
+    def worth(self, old: RoutingTable, new: RoutingTable, histogram: Histogram, moving: Moving) -> Verdict:
+        speeds = None if self.speeds is None else np.array(self.speeds) / np.mean(self.speeds)
+        return worth_it(old, new, histogram, moving, speeds=speeds, key_cost=self.key_cost)
 
     def _n_hot(self, histogram: Histogram) -> int:
         """Keys with more than 1 / (10 n) of all tuples; some more, if those together are too few to pour."""
@@ -127,7 +138,11 @@ def roomiest(room: NDArray[np.float64]) -> int:
 
 
 def _pour(
-    keys: NDArray[np.uint64], sizes: NDArray[np.float64], key_cost: float, room: NDArray[np.float64], old: RoutingTable
+    keys: NDArray[np.uint64],
+    sizes: NDArray[np.float64],
+    cost_and_dust: tuple[float, float],
+    room: NDArray[np.float64],
+    old: RoutingTable,
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float64]]:
     """Fragments of each key: where they start, their workers, their sizes."""
     former = [sorted(places, key=lambda worker: -places[worker]) for places in map(old.places, keys.tolist())]
@@ -136,7 +151,7 @@ def _pour(
     starts = np.zeros(keys.size + 1, np.int64)
     most = keys.size + room.size
     workers, poured = np.empty(most, np.int32), np.empty(most)
-    _pour_keys(sizes, (key_cost, 1e-9 * sizes.sum()), room, former_starts, former_workers, starts, workers, poured)
+    _pour_keys(sizes, cost_and_dust, room, former_starts, former_workers, starts, workers, poured)
     return starts, workers[: starts[-1]], poured[: starts[-1]]
 
 
@@ -185,21 +200,34 @@ def _tightest(room: NDArray[np.float64], size: float) -> int:
     return best
 
 
-def _packed(sizes: NDArray[np.float64], places: NDArray[np.int32], share: NDArray[np.float64]) -> NDArray[np.int32]:
-    """Whole items on workers: as few moved as lets the fullest stay near what longest-processing-time gives."""
+def _packed(
+    sizes: NDArray[np.float64], places: NDArray[np.int32], share: NDArray[np.float64], even: bool
+) -> NDArray[np.int32]:
+    """Whole items on workers: as few moved as lets the fullest stay near what longest-processing-time gives.
+
+    even: so must the fullest of those without an item that is more than a worker's part by itself.
+    """
     order = np.argsort(-sizes, kind="stable")
-    best = 0.0
-    new = np.empty(sizes.size, np.int32)
-    # 0 keeps nothing in its place: that is the rule itself, and what the others are measured against.
-    for kept in (0.0, 1.0, 0.97, 0.9, 0.75, 0.5):
-        load = np.zeros(share.size)
-        _pack(order, sizes, places, share, best * kept, load, new)
-        fullest = float((load / share).max())
-        if kept == 0.0:
-            best, by_rule = fullest, new.copy()
-        elif fullest <= NEAR * best:
+    new, load = np.empty(sizes.size, np.int32), np.empty(share.size)
+    _pack(order, sizes, places, share, 0.0, load, new)
+    by_rule, best = new.copy(), _fullest(sizes, new, share, load)
+    for kept in (1.0, 0.97, 0.9, 0.75, 0.5):
+        _pack(order, sizes, places, share, best[even] * kept, load, new)
+        fullest = _fullest(sizes, new, share, load)
+        if fullest[0] <= NEAR * best[0] and (not even or fullest[1] <= NEAR * best[1]):
             return new
     return by_rule
+
+
+def _fullest(
+    sizes: NDArray[np.float64], places: NDArray[np.int32], share: NDArray[np.float64], load: NDArray[np.float64]
+) -> tuple[float, float]:
+    """The height (load / share) of the fullest worker, and of the fullest without a giant: 0 if all have one."""
+    giants = sizes > sizes.sum() * share[places]
+    shared = np.ones(share.size, np.bool_)
+    shared[places[giants]] = False
+    heights = load / share
+    return float(heights.max()), float(heights[shared].max(initial=0.0))
 
 
 @kernel
@@ -212,11 +240,18 @@ def _pack(
     load: NDArray[np.float64],
     new: NDArray[np.int32],
 ) -> None:
-    """Items keep their place up to a height (load / share); then, heaviest first, each to where it ends lowest."""
+    """Items keep their place up to a height (load / share); then, heaviest first, each to where it ends lowest.
+
+    Height 0 keeps nothing in its place: that is the rule itself.
+    """
+    for worker in range(load.size):
+        load[worker] = 0.0
     for item in order:
         new[item] = -1
+        room = height * share[places[item]]
+        alone = height > 0.0 and load[places[item]] == 0.0
         # Empty hosts stay where they are: all of them would find the same worker the lowest.
-        if sizes[item] == 0.0 or load[places[item]] + sizes[item] <= height * share[places[item]]:
+        if sizes[item] == 0.0 or load[places[item]] + sizes[item] <= room or (alone and sizes[item] > room):
             new[item] = places[item]
             load[places[item]] += sizes[item]
     for item in order:

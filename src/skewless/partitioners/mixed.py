@@ -79,7 +79,7 @@ class Mixed(Planner):
         require(self.theta is None or self.theta >= 0, f"theta is None, or 0 or more, not {self.theta}")
         super().__post_init__()
 
-    def plan(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
+    def place(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
         keys, counts = histogram.keys, histogram.counts
         hashed, places = old.hosts[old.host_of(keys)], old.places_of(keys)
         mean = histogram.total / self.n_workers

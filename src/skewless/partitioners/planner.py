@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from skewless.arrays import Keys, Times, Workers, checked, copied, n_bytes, require, whole
@@ -16,8 +15,8 @@ from skewless.histogram import Histogram
 from skewless.kernels import hashtable, kernel
 from skewless.kernels.hash import mix64, spark_hash
 from skewless.kernels.hashtable import Table
-from skewless.moves import Moving, worth_it
-from skewless.partitioner import NO_TIMES, Partitioner
+from skewless.moves import Moving, Verdict, worth_it
+from skewless.partitioner import NO_TIMES, Partitioner, fingerprint
 from skewless.partitioners import counters
 from skewless.partitioners.counters import Counters
 from skewless.table import WHOLE, RoutingTable
@@ -35,12 +34,13 @@ class Policy(NamedTuple):
     workers: NDArray[np.int32]
     parts: NDArray[np.int64]
     version: NDArray[np.int64]
+    rule: NDArray[np.int64]  # of the planner
     memo: NDArray[np.float64]  # whatever its planner wants to know again
 
 
-def as_policy(table: RoutingTable) -> Policy:
+def as_policy(table: RoutingTable, rule: NDArray[np.int64]) -> Policy:
     version = np.array([table.version], np.int64)
-    return copied(Policy(table.hosts, table.keys, table.starts, table.workers, table.parts, version, np.empty(0)))
+    return copied(Policy(table.hosts, table.keys, table.starts, table.workers, table.parts, version, rule, np.empty(0)))
 
 
 def as_table(policy: Policy, n_workers: int) -> RoutingTable:
@@ -49,7 +49,7 @@ def as_table(policy: Policy, n_workers: int) -> RoutingTable:
 
 
 class Planned(NamedTuple):
-    rule: NDArray[np.uint64]  # tells planners of different kinds and parameters apart
+    rule: NDArray[np.int64]  # tells planners of different kinds and parameters apart
     counters: Counters
     policy: Policy
     numbers: Table  # mixed key -> its number in the policy + 1
@@ -82,14 +82,28 @@ class Planner(Partitioner[Planned, Policy]):
         super().__post_init__()
 
     @abstractmethod
+    def place(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
+        """The table for tuples like those counted: there are some, and `old` is of as many workers."""
+
     def plan(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
-        """The table for tuples like those counted."""
+        """The table for tuples like those counted, if the one before was `old`, of any number of workers."""
+        sound = bool(np.isfinite(histogram.counts).all() and (histogram.counts > 0).all())
+        require(sound, "a plan is made from counts of more than 0")
+        old = old.resized(self.n_workers)
+        return self.place(histogram, old) if histogram.keys.size else old
+
+    def weighed(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
+        """The plan, if it is worth what it moves; else the table in force."""
+        new = self.plan(histogram, old)
+        stays = self.moving is not None and not self.worth(old, new, histogram, self.moving).worth
+        return old if stays else new
+
+    def worth(self, old: RoutingTable, new: RoutingTable, histogram: Histogram, moving: Moving) -> Verdict:
+        return worth_it(old, new, histogram, moving)
 
     def fresh(self) -> Planned:
-        rule = np.array([xxhash.xxh64_intdigest(repr(self).encode())], np.uint64)
-        return _in_force(
-            rule, counters.counters(self.memory), as_policy(RoutingTable.hashed(self.n_workers)), np.empty(0)
-        )
+        policy = as_policy(RoutingTable.hashed(self.n_workers), np.array([fingerprint(self)], np.int64))
+        return _in_force(counters.counters(self.memory), policy, np.empty(0))
 
     def assign(self, keys: Keys, times: Times | None, workers: Workers) -> None:
         self.run(_follow, keys, NO_TIMES, workers)
@@ -116,18 +130,17 @@ class Planner(Partitioner[Planned, Policy]):
         last = max((snapshot.policy for snapshot in snapshots), key=precedence)
         if not any(snapshot.counters.counts.used[0] for snapshot in snapshots):
             return copied(last)
-        histogram, old = self.counted(snapshots), as_table(last, self.n_workers)
-        new = self.plan(histogram, old)
-        if self.moving is not None and not worth_it(old, new, histogram, self.moving).worth:
-            new = old
-        return as_policy(new)._replace(version=last.version + 1)
+        new = self.weighed(self.counted(snapshots), as_table(last, self.n_workers))
+        return as_policy(new, last.rule)._replace(version=last.version + 1)
 
     def adopt(self, policy: Policy, told: Planned | None = None) -> None:
         state = self._state
-        as_table(policy, self.n_workers)  # refuses what is not a table of these workers
+        ours = type(policy) is Policy and np.array_equal(policy.rule, state.rule)
+        require(ours, f"this policy is not of {self.name} with {self.n_workers} workers and the same parameters")
+        as_table(policy, self.n_workers)  # refuses what is no table
         if precedence(policy) > precedence(state.policy):
             counted = counters.planned(state.counters, (told or state).counters)
-            self._state = _in_force(state.rule, counted, copied(policy), state.memo)
+            self._state = _in_force(counted, copied(policy), state.memo)
 
     def table(self, sample: Keys | None = None) -> RoutingTable:
         """The plan for batches to come: from all that is remembered, where one batch would tell noise for news."""
@@ -135,7 +148,7 @@ class Planner(Partitioner[Planned, Policy]):
         if self.averages or self._state.counters.past.used[0] == 0:
             return in_force
         seen = counters.of_past(self._state.counters)
-        plan = self.condensed(self.plan(seen, in_force), seen)
+        plan = self.condensed(self.weighed(seen, in_force), seen)
         return replace(plan, version=in_force.version)
 
     def condensed(self, plan: RoutingTable, histogram: Histogram) -> RoutingTable:
@@ -143,13 +156,13 @@ class Planner(Partitioner[Planned, Policy]):
         return plan
 
 
-def _in_force(rule: NDArray[np.uint64], counted: Counters, policy: Policy, memo: NDArray[np.float64]) -> Planned:
+def _in_force(counted: Counters, policy: Policy, memo: NDArray[np.float64]) -> Planned:
     mixed = np.empty(policy.keys.size, np.uint64)
     _mixed(policy.keys, mixed)
     numbers = hashtable.filled(mixed, np.arange(1, mixed.size + 1, dtype=np.uint64))
     # The parts of every key sum to WHOLE, so those of the keys before it are whole ones.
     ends = np.cumsum(policy.parts) - WHOLE * np.repeat(np.arange(mixed.size), np.diff(policy.starts))
-    return Planned(rule, counted, policy, numbers, ends, np.zeros(mixed.size, np.int64), memo)
+    return Planned(policy.rule, counted, policy, numbers, ends, np.zeros(mixed.size, np.int64), memo)
 
 
 def precedence(policy: Any) -> tuple[int, list[bytes]]:

@@ -48,7 +48,7 @@ class Prompt(Planner):
     name: ClassVar[str] = "prompt"
     splits_keys: ClassVar[bool] = True
 
-    def plan(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
+    def place(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
         plan = packed(histogram.counts, self.n_workers)
         return replace(RoutingTable.hashed(self.n_workers), version=old.version).placing(
             histogram.keys, plan.starts, plan.workers, plan.sizes

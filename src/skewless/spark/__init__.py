@@ -1,0 +1,35 @@
+"""Balanced verbs for Spark: `import skewless.spark as sl`. The only package that imports pyspark."""
+
+from __future__ import annotations
+
+try:
+    import pyspark
+except ModuleNotFoundError:
+    raise ModuleNotFoundError("skewless.spark needs pyspark 4.1 or newer: pip install 'skewless[spark]'") from None
+if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < (4, 1):
+    raise ImportError(
+        f"skewless.spark needs pyspark 4.1 or newer, not {pyspark.__version__}: it has no repartitionById"
+    )
+
+from skewless.spark.aggregate import Aggregate, ArrowAggregate, collect_list, count, max, mean, min, sum
+from skewless.spark.batch import over, repartition
+from skewless.spark.group import Cogrouped, Grouped, group_by
+from skewless.spark.profile import Profile, profile
+
+__all__ = [
+    "Aggregate",
+    "ArrowAggregate",
+    "Cogrouped",
+    "Grouped",
+    "Profile",
+    "collect_list",
+    "count",
+    "group_by",
+    "max",
+    "mean",
+    "min",
+    "over",
+    "profile",
+    "repartition",
+    "sum",
+]

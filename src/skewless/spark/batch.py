@@ -1,0 +1,134 @@
+"""Rows where a routing table says, and what Spark does with them there: repartition, and window functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from skewless.arrays import require, whole
+from skewless.histogram import Histogram
+from skewless.partitioner import Partitioner
+from skewless.partitioners import named
+from skewless.partitioners.auto import table_for
+from skewless.spark.keys import column, fields_of, hashed, unused
+from skewless.spark.profile import profile
+from skewless.spark.route import worker
+from skewless.table import RoutingTable
+
+Placing: TypeAlias = str | Partitioner[Any, Any] | RoutingTable
+WORKER = "worker"  # the name of our column, if the user has none of that name
+
+
+def placed(
+    df: DataFrame,
+    keys: tuple[str, ...],
+    partitioner: Placing,
+    n_workers: int | None,
+    *,
+    split: bool = False,
+    profiled: Callable[[], Histogram] | None = None,
+) -> RoutingTable:
+    """The table to route by: as given, or planned from a profile of the keys.
+
+    split: keys may be split; if not, a partitioner or table that splits them is refused.
+    profiled: gives the histogram to plan from, where it is not that of these rows alone.
+    """
+    fields_of(df, keys)
+    workers = parallelism(df) if n_workers is None else whole("n_workers", n_workers, 1)
+    if isinstance(partitioner, RoutingTable):
+        given = partitioner.n_workers
+        require(n_workers in (None, given), f"the table is for {given} workers, not for {n_workers}")
+        require(split or not partitioner.splits_keys, "this table splits keys, but each is needed whole on one worker")
+        table = partitioner
+    else:
+        chosen = _named(partitioner, workers, split) if isinstance(partitioner, str) else partitioner
+        fits = n_workers in (None, chosen.n_workers)
+        require(fits, f"{chosen.name} is for {chosen.n_workers} workers, not for {n_workers}")
+        require(split or not chosen.splits_keys, f"{chosen.name} splits keys, but each is needed whole: {_WHOLE}")
+        histogram = profile(df, *keys).histogram if profiled is None else profiled()
+        table = table_for(chosen, histogram, RoutingTable.hashed(chosen.n_workers))
+    if table.splits_keys:
+        _checksums(df)
+    return table
+
+
+_WHOLE = 'take "auto", "level", "kip" or another that keeps keys whole'
+_CHECKSUMS = (
+    "spark.sql.shuffle.orderIndependentChecksum.enabled",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch",
+)
+
+
+def _checksums(df: DataFrame) -> None:
+    """Refuse to split keys where a retried task that numbers its rows otherwise would go unnoticed."""
+    off = [name for name in _CHECKSUMS if df.sparkSession.conf.get(name, "true") == "false"]
+    require(not off, f"splitting keys needs {' and '.join(off)}: without, a retried task may lose or double rows")
+
+
+def _named(name: str, n_workers: int, split: bool) -> Partitioner[Any, Any]:
+    """A partitioner by name; those that may keep keys whole do, unless keys may be split."""
+    params: dict[str, Any] = {"split": split} if name in ("auto", "level") else {}
+    if name == "auto":
+        params["costs"] = (1.0, 1.0, 0.0)  # before a batch nothing is anywhere: moves are free
+    return named(name)(n_workers, **params)
+
+
+def parallelism(df: DataFrame) -> int:
+    """The number of workers of a session: its shuffle partitions."""
+    return int(df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 200)
+
+
+def repartition(
+    df: DataFrame, *keys: str, n_workers: int | None = None, partitioner: Placing = "auto", into: str | None = None
+) -> DataFrame:
+    """The same rows in n_workers partitions, each key whole in one of them, and all about the same size.
+
+    partitioner: a name, an instance, or a RoutingTable; by default what costs least.
+    into: the name of a column for the number of the partition; by default there is none.
+    """
+    table = placed(df, keys, partitioner, n_workers)
+    require(into is None or into not in df.columns, f"there is a column {into!r} already")
+    if into is None:
+        # The expression itself, not a column of it: rows stay as narrow as they are.
+        return df.repartitionById(table.n_workers, worker(table, hashed(df, keys)))
+    return routed(df, keys, table, into)
+
+
+def routed(df: DataFrame, keys: tuple[str, ...], table: RoutingTable, into: str) -> DataFrame:
+    """The rows on their workers, with the number of the worker in a new column.
+
+    After this, grouping, joining or windowing on that column and the key sends no row anywhere again.
+    """
+    number = worker(table, hashed(df, keys), F.monotonically_increasing_id())
+    return df.select("*", number.alias(into)).repartitionById(table.n_workers, column(into))
+
+
+def over(
+    df: DataFrame,
+    *keys: str,
+    order_by: str | Column | list[str | Column] | None = None,
+    n_workers: int | None = None,
+    partitioner: Placing = "auto",
+    **columns: Column,
+) -> DataFrame:
+    """Window functions over each key, whole, on balanced workers; the functions become columns by their names.
+
+    order_by: the order of rows of a key, as in Spark's Window.orderBy.
+    """
+    require(bool(columns), "over needs at least 1 window function, such as rn=F.row_number()")
+    rows, name = whole_keys(df, keys, partitioner, n_workers)
+    window = Window.partitionBy(column(name), *map(column, keys))
+    if order_by is not None:
+        window = window.orderBy(*(order_by if isinstance(order_by, list) else [order_by]))
+    return rows.select("*", *(function.over(window).alias(into) for into, function in columns.items())).drop(name)
+
+
+def whole_keys(
+    df: DataFrame, keys: tuple[str, ...], partitioner: Placing, n_workers: int | None
+) -> tuple[DataFrame, str]:
+    """The rows on their workers, every key whole, and the name of the column that says where."""
+    (name,) = unused(df, WORKER)
+    return repartition(df, *keys, n_workers=n_workers, partitioner=partitioner, into=name), name

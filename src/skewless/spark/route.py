@@ -1,0 +1,96 @@
+"""A routing table as a native expression of Spark: the worker of a row, without a row leaving the JVM."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from skewless.kernels.hash import spark_hash
+from skewless.table import WHOLE, RoutingTable
+
+_EMPTY = 0  # of the hashes in free slots: none is looked for in the slot where it would be found
+
+
+class Slots(NamedTuple):
+    """A perfect hash: every hot key has a slot of its own, and where that is takes one look-up.
+
+    The slot of a hash is (high + shift * odd) modulo the number of slots, where high and odd are parts of the hash, and
+    the shift is that of its group; shifts were found so that no two hot keys meet.
+    """
+
+    shifts: NDArray[np.int64]  # by group
+    hashes: NDArray[np.int64]  # by slot
+    numbers: NDArray[np.int64]  # by slot: which of the hot keys
+
+
+def perfect(hashes: NDArray[np.uint64]) -> Slots:
+    """Slots for these hashes, which are distinct."""
+    size = 1 << max(2, int(2 * hashes.size - 1).bit_length())
+    while True:
+        found = _placed(hashes, size)
+        if found is not None:
+            return found
+        size *= 2
+
+
+def _placed(hashes: NDArray[np.uint64], size: int) -> Slots | None:
+    groups = size // 4
+    group = (hashes & np.uint64(groups - 1)).astype(np.int64)
+    high, odd = (hashes >> np.uint64(40)).astype(np.int64), (hashes >> np.uint64(20)).astype(np.int64) & 0xFFFFF | 1
+    shifts, owner = np.zeros(groups, np.int64), np.full(size, -1, np.int64)
+    for number in np.argsort(-np.bincount(group, minlength=groups), kind="stable").tolist():
+        members = np.flatnonzero(group == number)
+        if members.size == 0:
+            break
+        for shift in range(4 * size):
+            slots = (high[members] + shift * odd[members]) & (size - 1)
+            if (owner[slots] < 0).all() and np.unique(slots).size == slots.size:
+                shifts[number] = shift
+                owner[slots] = members
+                break
+        else:
+            return None
+    stored = np.where(owner >= 0, hashes.view(np.int64)[owner], _EMPTY)
+    return Slots(shifts, stored, np.maximum(owner, 0))
+
+
+def worker(table: RoutingTable, key: Column, ordinal: Column | None = None) -> Column:
+    """The worker of a row as an int, from the hash of its key, as RoutingTable.route gives it.
+
+    ordinal: a bigint that differs from row to row; needed if the table splits keys.
+    """
+    mixed = F.xxhash64(key)
+    tail = _at(table.hosts, mixed.bitwiseAND(F.lit(table.hosts.size - 1)))
+    if table.keys.size == 0:
+        return tail
+    slots = perfect(np.array([spark_hash(key) for key in table.keys], np.uint64))
+    shift = _at(slots.shifts, mixed.bitwiseAND(F.lit(slots.shifts.size - 1)), "bigint")
+    high, odd = (
+        F.shiftrightunsigned(mixed, 40),
+        F.shiftrightunsigned(mixed, 20).bitwiseAND(F.lit(0xFFFFF)).bitwiseOR(F.lit(1)),
+    )
+    slot = (high + shift * odd).bitwiseAND(F.lit(slots.hashes.size - 1))
+    hot = _at(slots.hashes, slot, "bigint") == mixed
+    if not table.splits_keys:
+        return F.when(hot, _at(table.workers[table.starts[slots.numbers]], slot)).otherwise(tail)
+    if ordinal is None:
+        raise ValueError("this table splits keys: which part a row goes to needs an ordinal")
+    accept, aliases = table.alias
+    starts, lengths = table.starts[slots.numbers], np.diff(table.starts)[slots.numbers]
+    coin = F.xxhash64(ordinal)
+    low = coin.bitwiseAND(F.lit(WHOLE - 1))
+    # The upper half of the coin times the number of parts, without its lower half: below that number.
+    part = F.shiftrightunsigned(F.shiftrightunsigned(coin, 32) * _at(lengths, slot, "bigint"), 32)
+    column = _at(starts, slot, "bigint") + part
+    own = low < _at(accept, column, "bigint")
+    return F.when(hot, F.when(own, _at(table.workers, column)).otherwise(_at(aliases, column))).otherwise(tail)
+
+
+def _at(values: NDArray[np.int64] | NDArray[np.int32], index: Column, kind: str = "int") -> Column:
+    """An element of a constant array. One string is parsed once; thousands of literals would be a plan of that size."""
+    constant = F.split(F.lit(",".join(map(str, values.tolist()))), ",").cast(f"array<{kind}>")
+    return F.get(constant, index.cast("int"))

@@ -1,0 +1,34 @@
+"""One Spark for all tests of a process: a Connect server on this machine, and the classic session behind it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+SETTINGS = {
+    "spark.sql.shuffle.partitions": "7",
+    "spark.ui.enabled": "false",
+    "spark.driver.memory": "2g",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+@pytest.fixture(scope="session", params=["classic", "connect"])
+def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
+    """Every test that takes it runs on both."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    if request.param == "classic":
+        session = builder.master("local[2]").getOrCreate()
+        session.sparkContext.setLogLevel("OFF")
+    else:
+        session = builder.remote("local[2]").getOrCreate()
+    yield session
+    session.stop()

@@ -1,0 +1,270 @@
+"""Verbs on real Spark, classic and over Connect: what comes out is what plain Spark gives, where it should be."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+import skewless.spark as sl
+from skewless import RoutingTable, partitioner, streams
+from skewless.spark.keys import hashed
+from skewless.spark.route import worker
+
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore")]
+
+NAN = float("nan")
+KEYS: dict[str, tuple[str, list[Any]]] = {
+    "strings": ("string", ["", "a", "b", None, "ä", "a", "a"]),
+    "longs": ("bigint", [0, 1, -1, 2**63 - 1, None, 1, 1]),
+    "ints": ("int", [0, 1, -1, 2**31 - 1, None, 1, 1]),
+    "doubles": ("double", [0.0, -0.0, NAN, NAN, 1.5, None, -0.0]),
+    "decimals": ("decimal(20,2)", [Decimal("1.10"), Decimal("1.1"), None, Decimal("-5"), Decimal("1.10"), Decimal(0)]),
+    "dates": ("date", [dt.date(2020, 1, 1), None, dt.date(1969, 12, 31), dt.date(2020, 1, 1)]),
+    "times": ("timestamp", [dt.datetime(2020, 1, 1, 5), None, dt.datetime(2020, 1, 1, 5)]),
+    "booleans": ("boolean", [True, False, None, True]),
+    "binaries": ("binary", [b"", b"x", None, b"x"]),
+    "structs": ("struct<a:int,b:string>", [(1, "x"), (1, None), None, (None, None), (1, "x")]),
+    "arrays": ("array<double>", [[0.0], [-0.0], [], None, [1.0, NAN], [NAN, 1.0], [1.0, NAN]]),
+    "maps": ("map<string,int>", [{"a": 1, "b": 2}, {"b": 2, "a": 1}, {}, None, {"a": 2}]),
+}
+
+
+def canonical(value: Any) -> Any:
+    """Values of rows so that equal ones compare equal, NaN too."""
+    if isinstance(value, float):
+        return "nan" if np.isnan(value) else value + 0.0
+    if isinstance(value, dict):
+        return sorted((canonical(k), canonical(v)) for k, v in value.items())
+    if isinstance(value, list | tuple):
+        return [canonical(each) for each in value]
+    return value
+
+
+def rows(df: DataFrame) -> list[str]:
+    return sorted(repr([canonical(value) for value in row]) for row in df.collect())
+
+
+def skewed(spark: SparkSession, n: int = 3000, keys: int = 50, exponent: float = 1.5) -> DataFrame:
+    """Some keys are hot, one is NULL; `worker` is the user's own column."""
+    ranks = streams.zipf(n, keys, exponent).astype(np.int64)
+    data = pd.DataFrame({"k": [None if rank == 3 else f"key {rank}" for rank in ranks], "v": np.arange(n)})
+    return spark.createDataFrame(data, "k string, v long").withColumn("worker", F.col("v") % 3).repartition(4)
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_keys_that_spark_groups_together_have_one_hash(spark: SparkSession, kind: str) -> None:
+    ddl, values = KEYS[kind]
+    df = spark.createDataFrame([(value,) for value in values], f"k {ddl}")
+    hashes = df.groupBy("k").agg(F.collect_set(hashed(df, ["k"])).alias("h")).collect()
+    assert all(len(row["h"]) == 1 for row in hashes)
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_grouped_functions_see_each_key_of_any_type_whole_and_once(spark: SparkSession, kind: str) -> None:
+    ddl, values = KEYS[kind]
+    df = spark.createDataFrame([(value, n) for n, value in enumerate(values * 3)], f"k {ddl}, v int").repartition(3)
+
+    def counted(table: pa.Table) -> pa.Table:
+        return pa.table({"n": [table.num_rows], "s": [pc.sum(table["v"]).as_py()]})
+
+    plain = df.groupBy("k").applyInArrow(counted, "n long, s long")
+    assert rows(sl.group_by(df, "k").applyInArrow(counted, "n long, s long")) == rows(plain)
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("hot", [0, 1, 30])
+def test_the_native_expression_is_the_table(spark: SparkSession, hot: int, split: bool) -> None:
+    df = skewed(spark).select("k", F.monotonically_increasing_id().alias("ordinal"))
+    keys = df.select(hashed(df, ["k"])).distinct().toPandas().iloc[:, 0].to_numpy().view(np.uint64)
+    chosen, parts = np.sort(keys)[:hot], 3 if split else 1
+    workers = (np.arange(parts * hot) % 5).astype(np.int32)
+    weights = 1.0 + np.arange(parts * hot) % 4
+    table = RoutingTable.hashed(5).placing(chosen, np.arange(hot + 1) * parts, workers, weights)
+    found = df.select(hashed(df, ["k"]).alias("h"), "ordinal", worker(table, hashed(df, ["k"]), F.col("ordinal")))
+    data = found.toPandas()
+    expected = table.route(data["h"].to_numpy().view(np.uint64), data["ordinal"].to_numpy().astype(np.uint64))
+    assert data.iloc[:, 2].tolist() == expected.tolist()
+
+
+def test_repartition_keeps_rows_and_keys_and_balances(spark: SparkSession) -> None:
+    df = skewed(spark, 20_000, 500, 0.9)
+    balanced = sl.repartition(df, "k", n_workers=8)
+    assert balanced.columns == df.columns
+    assert rows(balanced) == rows(df)
+    where = balanced.groupBy("k").agg(F.collect_set(F.spark_partition_id()).alias("p")).collect()
+    assert all(len(row["p"]) == 1 for row in where)
+    sizes = balanced.groupBy(F.spark_partition_id()).count().toPandas()["count"]
+    assert len(sizes) == 8
+    largest = df.groupBy("k").count().agg(F.max("count")).first()
+    assert largest is not None
+    assert sizes.max() <= 1.05 * max(sizes.mean(), largest[0])
+
+
+def test_a_given_table_and_a_new_column(spark: SparkSession) -> None:
+    df = skewed(spark)
+    table = RoutingTable.hashed(3)
+    data = sl.repartition(df, "k", partitioner=table, into="w").select("w", F.spark_partition_id()).distinct().collect()
+    assert {tuple(row) for row in data} == {(0, 0), (1, 1), (2, 2)}
+
+
+@pytest.mark.parametrize("takes_key", [False, True])
+def test_apply_in_pandas_is_as_in_spark(spark: SparkSession, takes_key: bool) -> None:
+    df = skewed(spark)
+
+    def of_rows(frame: pd.DataFrame) -> pd.DataFrame:
+        return pd.DataFrame({"k": [frame["k"].iloc[0]], "s": [frame["v"].sum()], "c": [",".join(frame.columns)]})
+
+    def of_key(key: tuple[Any, ...], frame: pd.DataFrame) -> pd.DataFrame:
+        return of_rows(frame).assign(k=key[0], c=str(len(key)))
+
+    func, schema = of_key if takes_key else of_rows, "k string, s long, c string"
+    assert rows(sl.group_by(df, "k").applyInPandas(func, schema)) == rows(df.groupBy("k").applyInPandas(func, schema))
+
+
+def test_several_key_columns_with_odd_names(spark: SparkSession) -> None:
+    df = skewed(spark).withColumn("a.b`c", F.col("v") % 2).withColumnRenamed("k", "Key")
+
+    def counted(table: pa.Table) -> pa.Table:
+        return pa.table({"n": [table.num_rows]})
+
+    plain = df.groupBy("Key", F.col("`a.b``c`")).applyInArrow(counted, "n long")
+    assert rows(sl.group_by(df, "Key", "a.b`c").applyInArrow(counted, "n long")) == rows(plain)
+
+
+def test_cogroup_meets_equal_keys(spark: SparkSession) -> None:
+    left, right = skewed(spark, 1500), skewed(spark, 800, 80, 0.5).select("k", F.col("v").alias("u"))
+
+    def joined(key: tuple[Any, ...], one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
+        return pd.DataFrame({"k": [key[0]], "n": [len(one)], "m": [len(other)], "s": [other["u"].sum()]})
+
+    schema = "k string, n long, m long, s long"
+    plain = left.groupBy("k").cogroup(right.groupBy("k")).applyInPandas(joined, schema)
+    assert rows(sl.group_by(left, "k").cogroup(sl.group_by(right, "k")).applyInPandas(joined, schema)) == rows(plain)
+
+
+def test_window_functions(spark: SparkSession) -> None:
+    df = skewed(spark)
+    plain = df.withColumn("rn", F.row_number().over(Window.partitionBy("k").orderBy("v")))
+    assert rows(sl.over(df, "k", order_by="v", rn=F.row_number())) == rows(plain)
+    every = Window.partitionBy("k")
+    assert rows(sl.over(df, "k", total=F.sum("v"))) == rows(df.withColumn("total", F.sum("v").over(every)))
+
+
+def test_aggregates_are_those_of_spark(spark: SparkSession) -> None:
+    df = skewed(spark).withColumn("v", F.when(F.col("v") % 5 > 0, F.col("v")))
+    ours = sl.group_by(df, "k").agg(
+        n=sl.count(), m=sl.count("v"), s=sl.sum("v"), low=sl.min("v"), high=sl.max("v"), mean=sl.mean("v")
+    )
+    plain = df.groupBy("k").agg(F.count("*"), F.count("v"), F.sum("v"), F.min("v"), F.max("v"), F.avg("v"))
+    assert rows(ours) == rows(plain)
+
+
+def test_growing_aggregates_split_hot_keys_and_merge_them(spark: SparkSession) -> None:
+    df = skewed(spark, exponent=2.0)
+    table = partitioner("level", 6)
+    table.observe(np.zeros(1, np.uint64))
+    ours = sl.group_by(df, "k", n_workers=6).agg(all=sl.collect_list("v"), n=sl.count())
+    plain = df.groupBy("k").agg(F.collect_list("v").alias("all"), F.count("*").alias("n"))
+    in_order = [frame.select("k", F.sort_array("all"), "n") for frame in (ours, plain)]
+    assert rows(in_order[0]) == rows(in_order[1])
+
+
+def middle() -> sl.ArrowAggregate:
+    """The mean of the squares, by a state of sum and count."""
+
+    def partial(table: pa.Table) -> pa.Table:
+        return pa.table({"s": [pc.sum(pc.multiply(table["v"], table["v"])).as_py()], "n": [table.num_rows], "m": [0]})
+
+    def merge(states: pa.Table) -> pa.Table:
+        return pa.table({"s": [pc.sum(states["s"]).as_py()], "n": [pc.sum(states["n"]).as_py()], "m": [1]})
+
+    def finish(state: pa.Table) -> pa.Table:
+        return pa.table({"mean": pc.divide(pc.cast(state["s"], pa.float64()), state["n"]), "merged": state["m"]})
+
+    return sl.ArrowAggregate(partial, merge, finish, "s long, n long, m long", "mean double, merged long")
+
+
+def test_python_aggregates_split_hot_keys_only(spark: SparkSession) -> None:
+    df = skewed(spark, exponent=1.5)
+    ours = sl.group_by(df, "k", n_workers=8).agg(middle()).toPandas().set_index("k")
+    plain = df.groupBy("k").agg(F.avg(F.col("v") * F.col("v")).alias("mean")).toPandas().set_index("k")
+    assert ours["mean"].to_dict() == pytest.approx(plain["mean"].to_dict())
+    assert ours["merged"].sum() >= 1
+    assert ours.loc["key 0", "merged"] == 1
+    assert (ours["merged"] == 0).sum() > 30
+
+
+def test_empty_and_tiny_frames(spark: SparkSession) -> None:
+    for n in (0, 1):
+        df = skewed(spark).limit(n)
+        assert rows(sl.repartition(df, "k")) == rows(df)
+        assert len(rows(sl.group_by(df, "k").agg(n=sl.count()))) == n
+        assert len(rows(sl.group_by(df, "k").agg(middle()))) == n
+        assert sl.profile(df, "k").rows == n
+
+
+def test_profile_counts_and_names_hot_keys(spark: SparkSession) -> None:
+    df = skewed(spark)
+    p = sl.profile(df, "k")
+    counts = {row["k"]: row["count"] for row in df.groupBy("k").count().collect()}
+    assert p.rows == 3000
+    assert p.nulls == counts[None]
+    assert p.distinct == pytest.approx(len(counts), abs=3)
+    assert {key[0]: n for key, n in p.hottest(5)} == dict(sorted(counts.items(), key=lambda pair: -pair[1])[:5])
+    assert p.straggler(16) > 3
+    assert "the longest takes" in p.describe(16)
+    sampled = sl.profile(df, "k", sample=0.5)
+    assert sampled.rows == pytest.approx(3000, rel=0.15)
+
+
+def test_nothing_is_left_behind(spark: SparkSession) -> None:
+    df = skewed(spark)
+    before = spark.catalog.listTables()
+    sl.group_by(df, "k").agg(n=sl.count()).collect()
+    sl.repartition(df, "k").collect()
+    assert spark.catalog.listTables() == before
+    assert not df.is_cached
+
+
+def test_bad_input_gets_a_sentence(spark: SparkSession) -> None:
+    df = skewed(spark)
+    wrong: list[tuple[str, Any]] = [
+        ("there is no column 'x'; there are k, v, worker", lambda: sl.repartition(df, "x")),
+        ("a key has at least 1 column", lambda: sl.repartition(df)),
+        ("pkg splits keys, but each is needed whole", lambda: sl.repartition(df, "k", partitioner="pkg")),
+        ("there is no partitioner 'best'", lambda: sl.repartition(df, "k", partitioner="best")),
+        ("n_workers is at least 1, not 0", lambda: sl.repartition(df, "k", n_workers=0)),
+        ("there is a column 'v' already", lambda: sl.repartition(df, "k", into="v")),
+        ("for 3 workers, not for 4", lambda: sl.repartition(df, "k", n_workers=4, partitioner=RoutingTable.hashed(3))),
+        ("sample is more than 0 and at most 1, not 2", lambda: sl.profile(df, "k", sample=2)),
+        ("agg needs at least 1 aggregate", lambda: sl.group_by(df, "k").agg()),
+        ("n is an sl.Aggregate", lambda: sl.group_by(df, "k").agg(n=F.count("v"))),
+        ("k is a column of the key already", lambda: sl.group_by(df, "k").agg(k=sl.count())),
+        ("over needs at least 1 window function", lambda: sl.over(df, "k")),
+    ]
+    for sentence, act in wrong:
+        with pytest.raises(ValueError, match=sentence):
+            act()
+    collated = df.select(F.collate("k", "UNICODE_CI").alias("k"))
+    with pytest.raises(ValueError, match="collation UNICODE_CI has no native hash"):
+        sl.repartition(collated, "k")
+
+
+def test_split_keys_need_the_shuffle_checksum(spark: SparkSession) -> None:
+    df = skewed(spark, exponent=2.0)
+    name = "spark.sql.shuffle.orderIndependentChecksum.enabled"
+    spark.conf.set(name, "false")
+    try:
+        with pytest.raises(ValueError, match="a retried task may lose or double rows"):
+            sl.group_by(df, "k", n_workers=6).agg(all=sl.collect_list("v"))
+    finally:
+        spark.conf.unset(name)
