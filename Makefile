@@ -16,15 +16,21 @@ $(READY): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-demo: $(READY) ## rank all partitioners on the words of the Python standard library
+java:
+	@command -v java >/dev/null || { echo "Spark needs Java 17: install it, for instance with apt install openjdk-17-jre-headless"; exit 1; }
+
+demo: $(READY) java ## a skewed group-by on real Spark, plain and with Skewless, task by task
+	@$(BIN)/python -m examples.words
+
+rank: $(READY) ## rank all partitioners on the words of the Python standard library
 	@$(BIN)/skewless simulate --stream words --workers 16
 
-test: $(READY) ## run the checks and all tests, compiled and not compiled
+test: $(READY) java ## run the checks and all tests, compiled and not compiled
 	@$(MAKE) --no-print-directory check
 	@echo "Kernels as plain Python ..."
 	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 -m "not compiled" tests/test_laws.py tests/test_oracles.py tests/test_kernels.py tests/test_accumulator.py
 	@echo "Everything, compiled ..."
-	@$(BIN)/python -m pytest -n 2
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: $(READY) ## style, types and the direction of imports
 	@$(BIN)/ruff check .
@@ -51,4 +57,4 @@ clean: ## remove what the other commands made
 	@rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help demo test check bench reproduce pictures docs clean
+.PHONY: help java demo rank test check bench reproduce pictures docs clean

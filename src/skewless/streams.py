@@ -117,6 +117,11 @@ def several(streams: Sequence[Keys], *, seed: int = 0) -> tuple[Keys, Workers]:
 
 def words(limit: int | None = None) -> Keys:
     """The words of the Python standard library's own source files, in order: real, Zipf-like, on every machine."""
+    return as_keys(texts(limit))
+
+
+def texts(limit: int | None = None) -> list[bytes]:
+    """The same words, as they are written."""
     if limit is not None:
         whole("the number of words", limit, 1)
     found: list[bytes] = []
@@ -128,7 +133,7 @@ def words(limit: int | None = None) -> Keys:
         if limit is not None and len(found) >= limit:
             break
     require(len(found) > 0, f"no source files of the standard library in {root} (Python {sys.version.split()[0]})")
-    return as_keys(found[:limit])
+    return found[:limit]
 
 
 _TO_WORDS = bytes(c if chr(c).isascii() and (chr(c).isalnum() or c == ord("_")) else 32 for c in range(256))

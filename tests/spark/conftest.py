@@ -1,4 +1,4 @@
-"""One Spark for all tests of a process: a Connect server on this machine, and the classic session behind it."""
+"""A real Spark on this machine: a classic session, then one over Connect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "7",
     "spark.ui.enabled": "false",
     "spark.driver.memory": "2g",
-    "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
 }
 
@@ -21,7 +20,7 @@ SETTINGS = {
 @pytest.fixture(scope="session", params=["classic", "connect"])
 def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     """Every test that takes it runs on both."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     builder = SparkSession.builder
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)

@@ -15,11 +15,12 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 import skewless.spark as sl
-from skewless import RoutingTable, partitioner, streams
+from skewless import RoutingTable, streams
 from skewless.spark.keys import hashed
 from skewless.spark.route import worker
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore")]
+# In one process, whatever the number of those: a Spark takes long to start.
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
 
 NAN = float("nan")
 KEYS: dict[str, tuple[str, list[Any]]] = {
@@ -47,6 +48,10 @@ def canonical(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [canonical(each) for each in value]
     return value
+
+
+def frame(df: DataFrame) -> Any:
+    return df.toPandas()
 
 
 def rows(df: DataFrame) -> list[str]:
@@ -84,13 +89,13 @@ def test_grouped_functions_see_each_key_of_any_type_whole_and_once(spark: SparkS
 @pytest.mark.parametrize("hot", [0, 1, 30])
 def test_the_native_expression_is_the_table(spark: SparkSession, hot: int, split: bool) -> None:
     df = skewed(spark).select("k", F.monotonically_increasing_id().alias("ordinal"))
-    keys = df.select(hashed(df, ["k"])).distinct().toPandas().iloc[:, 0].to_numpy().view(np.uint64)
+    keys = frame(df.select(hashed(df, ["k"])).distinct()).iloc[:, 0].to_numpy().view(np.uint64)
     chosen, parts = np.sort(keys)[:hot], 3 if split else 1
     workers = (np.arange(parts * hot) % 5).astype(np.int32)
-    weights = 1.0 + np.arange(parts * hot) % 4
+    weights = 1.0 + (np.arange(parts * hot) % 4).astype(np.float64)
     table = RoutingTable.hashed(5).placing(chosen, np.arange(hot + 1) * parts, workers, weights)
     found = df.select(hashed(df, ["k"]).alias("h"), "ordinal", worker(table, hashed(df, ["k"]), F.col("ordinal")))
-    data = found.toPandas()
+    data = frame(found)
     expected = table.route(data["h"].to_numpy().view(np.uint64), data["ordinal"].to_numpy().astype(np.uint64))
     assert data.iloc[:, 2].tolist() == expected.tolist()
 
@@ -100,9 +105,9 @@ def test_repartition_keeps_rows_and_keys_and_balances(spark: SparkSession) -> No
     balanced = sl.repartition(df, "k", n_workers=8)
     assert balanced.columns == df.columns
     assert rows(balanced) == rows(df)
-    where = balanced.groupBy("k").agg(F.collect_set(F.spark_partition_id()).alias("p")).collect()
-    assert all(len(row["p"]) == 1 for row in where)
-    sizes = balanced.groupBy(F.spark_partition_id()).count().toPandas()["count"]
+    where = balanced.select("k", F.spark_partition_id().alias("p")).distinct().collect()
+    assert len(where) == df.select("k").distinct().count()
+    sizes = frame(balanced.groupBy(F.spark_partition_id()).count())["count"]
     assert len(sizes) == 8
     largest = df.groupBy("k").count().agg(F.max("count")).first()
     assert largest is not None
@@ -120,30 +125,36 @@ def test_a_given_table_and_a_new_column(spark: SparkSession) -> None:
 def test_apply_in_pandas_is_as_in_spark(spark: SparkSession, takes_key: bool) -> None:
     df = skewed(spark)
 
-    def of_rows(frame: pd.DataFrame) -> pd.DataFrame:
-        return pd.DataFrame({"k": [frame["k"].iloc[0]], "s": [frame["v"].sum()], "c": [",".join(frame.columns)]})
+    def of_rows(some: Any) -> Any:
+        return pd.DataFrame({"k": [some["k"].iloc[0]], "s": [some["v"].sum()], "c": [",".join(some.columns)]})
 
-    def of_key(key: tuple[Any, ...], frame: pd.DataFrame) -> pd.DataFrame:
-        return of_rows(frame).assign(k=key[0], c=str(len(key)))
+    def of_key(key: tuple[Any, ...], some: Any) -> Any:
+        return of_rows(some).assign(k=key[0], c=str(len(key)))
 
     func, schema = of_key if takes_key else of_rows, "k string, s long, c string"
     assert rows(sl.group_by(df, "k").applyInPandas(func, schema)) == rows(df.groupBy("k").applyInPandas(func, schema))
 
 
 def test_several_key_columns_with_odd_names(spark: SparkSession) -> None:
-    df = skewed(spark).withColumn("a.b`c", F.col("v") % 2).withColumnRenamed("k", "Key")
+    df = skewed(spark).withColumn("a b-c", F.col("v") % 2).withColumnRenamed("k", "Key")
 
     def counted(table: pa.Table) -> pa.Table:
         return pa.table({"n": [table.num_rows]})
 
-    plain = df.groupBy("Key", F.col("`a.b``c`")).applyInArrow(counted, "n long")
-    assert rows(sl.group_by(df, "Key", "a.b`c").applyInArrow(counted, "n long")) == rows(plain)
+    plain = df.groupBy("Key", F.col("`a b-c`")).applyInArrow(counted, "n long")
+    assert rows(sl.group_by(df, "Key", "a b-c").applyInArrow(counted, "n long")) == rows(plain)
+
+
+def test_names_with_dots_are_columns_not_fields(spark: SparkSession) -> None:
+    df = skewed(spark).withColumnRenamed("k", "a.b")
+    assert rows(sl.repartition(df, "a.b")) == rows(df)
+    assert rows(sl.group_by(df, "a.b").agg(n=sl.count())) == rows(df.groupBy("`a.b`").count())
 
 
 def test_cogroup_meets_equal_keys(spark: SparkSession) -> None:
     left, right = skewed(spark, 1500), skewed(spark, 800, 80, 0.5).select("k", F.col("v").alias("u"))
 
-    def joined(key: tuple[Any, ...], one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
+    def joined(key: tuple[Any, ...], one: Any, other: Any) -> Any:
         return pd.DataFrame({"k": [key[0]], "n": [len(one)], "m": [len(other)], "s": [other["u"].sum()]})
 
     schema = "k string, n long, m long, s long"
@@ -170,11 +181,9 @@ def test_aggregates_are_those_of_spark(spark: SparkSession) -> None:
 
 def test_growing_aggregates_split_hot_keys_and_merge_them(spark: SparkSession) -> None:
     df = skewed(spark, exponent=2.0)
-    table = partitioner("level", 6)
-    table.observe(np.zeros(1, np.uint64))
     ours = sl.group_by(df, "k", n_workers=6).agg(all=sl.collect_list("v"), n=sl.count())
     plain = df.groupBy("k").agg(F.collect_list("v").alias("all"), F.count("*").alias("n"))
-    in_order = [frame.select("k", F.sort_array("all"), "n") for frame in (ours, plain)]
+    in_order = [each.select("k", F.sort_array("all"), "n") for each in (ours, plain)]
     assert rows(in_order[0]) == rows(in_order[1])
 
 
@@ -195,8 +204,8 @@ def middle() -> sl.ArrowAggregate:
 
 def test_python_aggregates_split_hot_keys_only(spark: SparkSession) -> None:
     df = skewed(spark, exponent=1.5)
-    ours = sl.group_by(df, "k", n_workers=8).agg(middle()).toPandas().set_index("k")
-    plain = df.groupBy("k").agg(F.avg(F.col("v") * F.col("v")).alias("mean")).toPandas().set_index("k")
+    ours = frame(sl.group_by(df, "k", n_workers=8).agg(middle())).set_index("k")
+    plain = frame(df.groupBy("k").agg(F.avg(F.col("v") * F.col("v")).alias("mean"))).set_index("k")
     assert ours["mean"].to_dict() == pytest.approx(plain["mean"].to_dict())
     assert ours["merged"].sum() >= 1
     assert ours.loc["key 0", "merged"] == 1
@@ -226,6 +235,24 @@ def test_profile_counts_and_names_hot_keys(spark: SparkSession) -> None:
     assert sampled.rows == pytest.approx(3000, rel=0.15)
 
 
+def test_explain_says_what_and_why(spark: SparkSession) -> None:
+    df = skewed(spark, exponent=1.5)
+    whole = sl.explain(df, "k", n_workers=8)
+    assert whole.chosen == "level"
+    assert whole.after < whole.before
+    assert whole.split == 0
+    assert whole.hot[0][0] == ("key 0",)
+    assert "balance by level" in str(whole)
+    parts = sl.explain(df, "k", operator="ArrowAggregate", n_workers=8)
+    assert parts.split >= 1
+    assert parts.after < 1.05 < whole.after
+    plain = sl.explain(df, "k", operator="agg", n_workers=8)
+    assert plain.chosen == "hash"
+    assert "leave it to Spark" in str(plain)
+    even = spark.range(20_000).select((F.col("id") % 5000).alias("k"))
+    assert sl.explain(even, "k", n_workers=4).chosen == "hash"
+
+
 def test_nothing_is_left_behind(spark: SparkSession) -> None:
     df = skewed(spark)
     before = spark.catalog.listTables()
@@ -237,6 +264,7 @@ def test_nothing_is_left_behind(spark: SparkSession) -> None:
 
 def test_bad_input_gets_a_sentence(spark: SparkSession) -> None:
     df = skewed(spark)
+    count: Any = F.count("v")
     wrong: list[tuple[str, Any]] = [
         ("there is no column 'x'; there are k, v, worker", lambda: sl.repartition(df, "x")),
         ("a key has at least 1 column", lambda: sl.repartition(df)),
@@ -247,7 +275,7 @@ def test_bad_input_gets_a_sentence(spark: SparkSession) -> None:
         ("for 3 workers, not for 4", lambda: sl.repartition(df, "k", n_workers=4, partitioner=RoutingTable.hashed(3))),
         ("sample is more than 0 and at most 1, not 2", lambda: sl.profile(df, "k", sample=2)),
         ("agg needs at least 1 aggregate", lambda: sl.group_by(df, "k").agg()),
-        ("n is an sl.Aggregate", lambda: sl.group_by(df, "k").agg(n=F.count("v"))),
+        ("n is an sl.Aggregate", lambda: sl.group_by(df, "k").agg(**{"n": count})),
         ("k is a column of the key already", lambda: sl.group_by(df, "k").agg(k=sl.count())),
         ("over needs at least 1 window function", lambda: sl.over(df, "k")),
     ]

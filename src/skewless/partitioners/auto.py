@@ -125,6 +125,12 @@ class Auto(Planner):
         table, memo = self._decide(self.counted(snapshots), as_table(last, self.n_workers), in_force, weights)
         return as_policy(table, last.rule)._replace(version=last.version + 1, memo=memo)
 
+    def explained(self, histogram: Histogram, old: RoutingTable) -> tuple[str, str]:
+        """Which candidate `plan` goes by, and why."""
+        _, memo = self._decide(histogram, old, 0, (0.0, *self.costs))
+        decision = self._decision(memo, 0)
+        return decision.chosen, decision.reason
+
     def adopt(self, policy: Policy, told: Planned | None = None) -> None:
         news = precedence(policy) > precedence(self._state.policy)
         former = self._state.policy.memo

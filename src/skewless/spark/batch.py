@@ -19,6 +19,7 @@ from skewless.spark.route import worker
 from skewless.table import RoutingTable
 
 Placing: TypeAlias = str | Partitioner[Any, Any] | RoutingTable
+BATCH_COSTS = (1.0, 1.0, 0.0)  # before a batch nothing is anywhere: moves are free
 WORKER = "worker"  # the name of our column, if the user has none of that name
 
 
@@ -72,7 +73,7 @@ def _named(name: str, n_workers: int, split: bool) -> Partitioner[Any, Any]:
     """A partitioner by name; those that may keep keys whole do, unless keys may be split."""
     params: dict[str, Any] = {"split": split} if name in ("auto", "level") else {}
     if name == "auto":
-        params["costs"] = (1.0, 1.0, 0.0)  # before a batch nothing is anywhere: moves are free
+        params["costs"] = BATCH_COSTS
     return named(name)(n_workers, **params)
 
 
