@@ -28,6 +28,7 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
         session = builder.master("local[2]").getOrCreate()
         session.sparkContext.setLogLevel("OFF")
     else:
+        os.environ["SPARK_TESTING"] = "1"  # a free port, so that two runs do not meet
         session = builder.remote("local[2]").getOrCreate()
     yield session
     session.stop()

@@ -15,6 +15,7 @@ from skewless.spark.aggregate import Aggregate, ArrowAggregate, collect_list, co
 from skewless.spark.batch import over, repartition
 from skewless.spark.explain import Explanation, explain
 from skewless.spark.group import Cogrouped, Grouped, group_by
+from skewless.spark.join import join
 from skewless.spark.profile import Profile, profile
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "count",
     "explain",
     "group_by",
+    "join",
     "max",
     "mean",
     "min",

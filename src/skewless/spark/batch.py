@@ -52,7 +52,7 @@ def placed(
         histogram = profile(df, *keys).histogram if profiled is None else profiled()
         table = table_for(chosen, histogram, RoutingTable.hashed(chosen.n_workers))
     if table.splits_keys:
-        _checksums(df)
+        checksums(df)
     return table
 
 
@@ -63,7 +63,7 @@ _CHECKSUMS = (
 )
 
 
-def _checksums(df: DataFrame) -> None:
+def checksums(df: DataFrame) -> None:
     """Refuse to split keys where a retried task that numbers its rows otherwise would go unnoticed."""
     off = [name for name in _CHECKSUMS if df.sparkSession.conf.get(name, "true") == "false"]
     require(not off, f"splitting keys needs {' and '.join(off)}: without, a retried task may lose or double rows")

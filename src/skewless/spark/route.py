@@ -64,19 +64,14 @@ def worker(table: RoutingTable, key: Column, ordinal: Column | None = None) -> C
     ordinal: a bigint that differs from row to row; needed if the table splits keys.
     """
     mixed = F.xxhash64(key)
-    tail = _at(table.hosts, mixed.bitwiseAND(F.lit(table.hosts.size - 1)))
+    tail = element(table.hosts, mixed.bitwiseAND(F.lit(table.hosts.size - 1)))
     if table.keys.size == 0:
         return tail
     slots = perfect(np.array([spark_hash(key) for key in table.keys], np.uint64))
-    shift = _at(slots.shifts, mixed.bitwiseAND(F.lit(slots.shifts.size - 1)), "bigint")
-    high, odd = (
-        F.shiftrightunsigned(mixed, 40),
-        F.shiftrightunsigned(mixed, 20).bitwiseAND(F.lit(0xFFFFF)).bitwiseOR(F.lit(1)),
-    )
-    slot = (high + shift * odd).bitwiseAND(F.lit(slots.hashes.size - 1))
-    hot = _at(slots.hashes, slot, "bigint") == mixed
+    slot = slot_of(slots, mixed)
+    hot = element(slots.hashes, slot, "bigint") == mixed
     if not table.splits_keys:
-        return F.when(hot, _at(table.workers[table.starts[slots.numbers]], slot)).otherwise(tail)
+        return F.when(hot, element(table.workers[table.starts[slots.numbers]], slot)).otherwise(tail)
     if ordinal is None:
         raise ValueError("this table splits keys: which part a row goes to needs an ordinal")
     accept, aliases = table.alias
@@ -84,13 +79,21 @@ def worker(table: RoutingTable, key: Column, ordinal: Column | None = None) -> C
     coin = F.xxhash64(ordinal)
     low = coin.bitwiseAND(F.lit(WHOLE - 1))
     # The upper half of the coin times the number of parts, without its lower half: below that number.
-    part = F.shiftrightunsigned(F.shiftrightunsigned(coin, 32) * _at(lengths, slot, "bigint"), 32)
-    column = _at(starts, slot, "bigint") + part
-    own = low < _at(accept, column, "bigint")
-    return F.when(hot, F.when(own, _at(table.workers, column)).otherwise(_at(aliases, column))).otherwise(tail)
+    part = F.shiftrightunsigned(F.shiftrightunsigned(coin, 32) * element(lengths, slot, "bigint"), 32)
+    column = element(starts, slot, "bigint") + part
+    own = low < element(accept, column, "bigint")
+    return F.when(hot, F.when(own, element(table.workers, column)).otherwise(element(aliases, column))).otherwise(tail)
 
 
-def _at(values: NDArray[np.int64] | NDArray[np.int32], index: Column, kind: str = "int") -> Column:
+def slot_of(slots: Slots, mixed: Column) -> Column:
+    """The slot in which a hash is, if it is that of a hot key."""
+    shift = element(slots.shifts, mixed.bitwiseAND(F.lit(slots.shifts.size - 1)), "bigint")
+    high = F.shiftrightunsigned(mixed, 40)
+    odd = F.shiftrightunsigned(mixed, 20).bitwiseAND(F.lit(0xFFFFF)).bitwiseOR(F.lit(1))
+    return (high + shift * odd).bitwiseAND(F.lit(slots.hashes.size - 1))
+
+
+def element(values: NDArray[np.int64] | NDArray[np.int32], index: Column, kind: str = "int") -> Column:
     """An element of a constant array. One string is parsed once; thousands of literals would be a plan of that size."""
     constant = F.split(F.lit(",".join(map(str, values.tolist()))), ",").cast(f"array<{kind}>")
     return F.get(constant, index.cast("int"))
