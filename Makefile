@@ -38,11 +38,12 @@ check: $(READY) ## style, types and the direction of imports
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports
 
-bench: $(READY) ## speed and quality against peers in the same run (LONG=1: also 10^9 tuples over 10^4 workers)
+bench: $(READY) java ## speed and quality against peers in the same run (LONG=1: also 10^9 tuples over 10^4 workers)
 	@$(BIN)/python -m benchmarks.accumulator
 	@$(BIN)/python -m benchmarks.milp
 	@$(BIN)/python -m benchmarks.planning
 	@$(BIN)/python -m benchmarks.routing $(if $(LONG),--long)
+	@$(BIN)/python -m benchmarks.spark
 
 reproduce: $(READY) ## the papers' figures and tables (minutes)
 	@$(BIN)/python -m lab.pkg
