@@ -55,7 +55,7 @@ docs: $(READY) ## write the generated parts of README.md again
 	@$(BIN)/python -m benchmarks.readme
 
 clean: ## remove what the other commands made
-	@rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) out spark-warehouse .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: help java demo rank test check bench reproduce pictures docs clean
