@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from skewless.arrays import MOST_WORKERS, Keys, Workers, checked, require
 from skewless.kernels import hashtable, kernel
 from skewless.kernels.alias import settle
-from skewless.kernels.hash import below, spark_hash
+from skewless.kernels.hash import below, spark_hash, spark_hashes
 from skewless.kernels.hashtable import Table
 
 FORMAT = 1
@@ -151,9 +151,7 @@ class RoutingTable:
 
     def host_of(self, keys: Keys) -> NDArray[np.int64]:
         """The number of the host that a key belongs to while it is not hot."""
-        out = np.empty(keys.size, np.int64)
-        _host_of(keys, self.hosts.size - 1, out)
-        return out
+        return (spark_hashes(keys) & np.uint64(self.hosts.size - 1)).astype(np.int64)
 
     def spread(self, mass: float) -> NDArray[np.float64]:
         """What each worker gets of a mass that is spread over all hosts alike."""
@@ -191,9 +189,7 @@ class RoutingTable:
     @cached_property
     def _compiled(self) -> _Compiled:
         accept, aliases = self.alias
-        hashes = np.empty(self.keys.size, np.uint64)
-        _hashed(self.keys, hashes)
-        numbers = hashtable.filled(hashes, np.arange(1, self.keys.size + 1, dtype=np.uint64))
+        numbers = hashtable.filled(spark_hashes(self.keys), np.arange(1, self.keys.size + 1, dtype=np.uint64))
         return _Compiled(self.hosts, numbers, self.starts, self.workers, aliases, accept)
 
     @property
@@ -348,18 +344,6 @@ def _in_parts(weights: NDArray[np.float64], starts: NDArray[np.int64]) -> NDArra
     for start, end, rest in zip(starts[:-1][~alone], starts[1:][~alone], missing[~alone], strict=True):
         parts[start + int(np.argmax(weights[start:end]))] += rest
     return parts
-
-
-@kernel
-def _hashed(keys: Keys, out: Keys) -> None:
-    for i in range(keys.size):
-        out[i] = spark_hash(keys[i])
-
-
-@kernel
-def _host_of(keys: Keys, last: int, out: NDArray[np.int64]) -> None:
-    for i in range(keys.size):
-        out[i] = spark_hash(keys[i]) & np.uint64(last)
 
 
 @kernel

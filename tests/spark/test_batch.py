@@ -17,8 +17,9 @@ from pyspark.sql import functions as F
 
 import skewless.spark as sl
 from skewless import RoutingTable, streams
+from skewless.kernels.hash import spark_hashes
 from skewless.spark.keys import hashed
-from skewless.spark.route import worker
+from skewless.spark.route import perfect, worker
 
 # In one process, whatever the number of those: a Spark takes long to start.
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
@@ -99,6 +100,20 @@ def test_the_native_expression_is_the_table(spark: SparkSession, hot: int, split
     data = frame(found)
     expected = table.route(data["h"].to_numpy().view(np.uint64), data["ordinal"].to_numpy().astype(np.uint64))
     assert data.iloc[:, 2].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("n", [1, 2, 50, 3000])
+def test_only_hot_keys_are_found_in_slots(n: int) -> None:
+    """Whatever is looked for: other hashes, 0, and all ones."""
+    keys = np.sort(streams.as_keys(np.arange(n)))
+    slots, hashes = perfect(keys), spark_hashes(keys)
+    others = np.append(spark_hashes(np.arange(20_000, dtype=np.uint64)), np.array([0, 2**64 - 1], np.uint64))
+    for probes, there in ((hashes, True), (np.setdiff1d(others, hashes), False)):
+        shift = slots.shifts[(probes & np.uint64(slots.shifts.size - 1)).astype(np.int64)]
+        high, odd = (probes >> np.uint64(40)).astype(np.int64), (probes >> np.uint64(20)).astype(np.int64) & 0xFFFFF | 1
+        at = (high + shift * odd) & (slots.hashes.size - 1)
+        assert ((slots.hashes[at] == probes.view(np.int64)) == there).all()
+        assert not there or np.array_equal(keys[slots.numbers[at]], keys)
 
 
 def test_repartition_keeps_rows_and_keys_and_balances(spark: SparkSession) -> None:
@@ -220,6 +235,7 @@ def test_empty_and_tiny_frames(spark: SparkSession) -> None:
         assert len(rows(sl.group_by(df, "k").agg(n=sl.count()))) == n
         assert len(rows(sl.group_by(df, "k").agg(middle()))) == n
         assert sl.profile(df, "k").rows == n
+        assert sl.explain(df, "k").chosen == "hash"
 
 
 def test_profile_counts_and_names_hot_keys(spark: SparkSession) -> None:

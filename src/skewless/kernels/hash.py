@@ -106,6 +106,19 @@ def _candidates(h: Hasher, keys: NDArray[np.uint64], out: NDArray[np.int32]) -> 
             out[i, j] = candidate
 
 
+def all_mixed(h: Hasher, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """`mixed` of many keys."""
+    out = np.empty(keys.size, np.uint64)
+    _all_mixed(h, keys, out)
+    return out
+
+
+@kernel
+def _all_mixed(h: Hasher, keys: NDArray[np.uint64], out: NDArray[np.uint64]) -> None:
+    for i in range(keys.size):
+        out[i] = mixed(h, keys[i])
+
+
 _X1, _X2, _X3 = U64(0x9E3779B185EBCA87), U64(0xC2B2AE3D27D4EB4F), U64(0x165667B19E3779F9)
 _X4, _START = U64(0x85EBCA77C2B2AE63), U64((42 + 0x27D4EB2F165667C5 + 8) % 2**64)
 _37, _33, _29 = U64(37), U64(33), U64(29)
@@ -120,3 +133,16 @@ def spark_hash(x: np.uint64) -> np.uint64:
     h = (h ^ (h >> _33)) * _X2
     h = (h ^ (h >> _29)) * _X3
     return h ^ (h >> _32)
+
+
+def spark_hashes(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The same of many."""
+    out = np.empty(keys.size, np.uint64)
+    _spark_hashes(keys, out)
+    return out
+
+
+@kernel
+def _spark_hashes(keys: NDArray[np.uint64], out: NDArray[np.uint64]) -> None:
+    for i in range(keys.size):
+        out[i] = spark_hash(keys[i])

@@ -112,7 +112,7 @@ class Auto(Planner):
         return super().fresh()._replace(memo=np.zeros(_EVIDENCE))
 
     def place(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
-        return self._decide(histogram, old, 0, (0.0, *self.costs))[0]
+        return self.decided(histogram, old)[0]
 
     def merge(self, snapshots: Sequence[Planned]) -> Policy:
         require(len(snapshots) >= 1, "merge needs at least 1 snapshot")
@@ -125,11 +125,10 @@ class Auto(Planner):
         table, memo = self._decide(self.counted(snapshots), as_table(last, self.n_workers), in_force, weights)
         return as_policy(table, last.rule)._replace(version=last.version + 1, memo=memo)
 
-    def explained(self, histogram: Histogram, old: RoutingTable) -> tuple[str, str]:
-        """Which candidate `plan` goes by, and why."""
-        _, memo = self._decide(histogram, old, 0, (0.0, *self.costs))
-        decision = self._decision(memo, 0)
-        return decision.chosen, decision.reason
+    def decided(self, histogram: Histogram, old: RoutingTable) -> tuple[RoutingTable, Decision]:
+        """The plan by the costs given, if the first candidate is in force, and why it is that one."""
+        table, memo = self._decide(histogram, old, 0, (0.0, *self.costs))
+        return table, self._decision(memo, 0)
 
     def adopt(self, policy: Policy, told: Planned | None = None) -> None:
         news = precedence(policy) > precedence(self._state.policy)

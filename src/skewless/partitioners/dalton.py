@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from skewless.arrays import Keys, Times, Workers, checked, copied, n_bytes, require, whole
 from skewless.kernels import hashtable
 from skewless.kernels import window as windows
-from skewless.kernels.hash import hasher, mixed
+from skewless.kernels.hash import all_mixed, hasher
 from skewless.kernels.hashtable import Table
 from skewless.kernels.lowest import floor
 from skewless.kernels.sketch import count_min
@@ -256,8 +256,7 @@ class Dalton(Partitioner[Learned, Agreed]):
         split, last = hashtable.entries(s.once)
         within = last.astype(np.int64) - ZERO_SLIDE > slide - (1 if self.micro_batch else slides)
         hot = s.rows.keys[s.rows.until != FREE]
-        own = np.array([mixed(s.hasher, key) for key in keys], np.uint64)
-        return ~np.isin(own, np.concatenate((split[within], hot)))
+        return ~np.isin(all_mixed(s.hasher, keys), np.concatenate((split[within], hot)))
 
 
 class _Told(NamedTuple):

@@ -57,8 +57,8 @@ def explain(
     found = profile(df, *keys)
     hashed = RoutingTable.hashed(workers)
     p = Auto(workers, split=operator in SPLITTING, costs=BATCH_COSTS)
-    table = p.plan(found.histogram, hashed)
-    chosen, reason = p.explained(found.histogram, hashed)
+    table, decision = p.decided(found.histogram, hashed)
+    chosen, reason = decision.chosen, decision.reason
     if operator == "agg":
         chosen, table = "hash", hashed
         reason = "Spark combines aggregates before it sends rows anywhere: a hot key is one row of each map task"

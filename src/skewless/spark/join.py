@@ -10,16 +10,15 @@ from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from skewless.arrays import require, whole
 from skewless.histogram import Histogram
-from skewless.kernels.hash import spark_hash
 from skewless.spark.batch import WORKER, checksums, parallelism
-from skewless.spark.keys import column, fields_of, hashed, unused
+from skewless.spark.keys import any_null, column, fields_of, hashed, unused
 from skewless.spark.profile import profile
-from skewless.spark.route import element, perfect, slot_of
+from skewless.spark.route import constant, element, perfect, slot_of, worker
 from skewless.table import RoutingTable
 
 How = Literal["inner", "left", "right", "full", "semi", "anti"]
@@ -74,9 +73,8 @@ def gridded(left: Histogram, right: Histogram, how: str, n_workers: int) -> Grid
     of_left, of_right = (np.array([side.get(key, 0.0) for key in both.keys.tolist()]) for side in sides)
     costs = of_left + of_right + of_left * of_right
     piece = PIECE * (float(costs.sum()) + both.rest) / n_workers
-    load = RoutingTable.hashed(n_workers).loads(both.keys, costs, both.rest)
     table = RoutingTable.hashed(n_workers)
-    homes = table.places_of(both.keys)
+    load, homes = table.loads(both.keys, costs, both.rest), table.places_of(both.keys)
     found: list[tuple[int, int, int, NDArray[np.int32]]] = []
     for number in np.argsort(-costs, kind="stable").tolist():
         if costs[number] <= max(piece, 1.0):
@@ -148,17 +146,13 @@ def _explained(df: DataFrame) -> str:
 
 def _placed(side: DataFrame, names: tuple[str, ...], grids: Grids, into: str, is_left: bool) -> DataFrame:
     """The rows of a side on their workers; those of hot keys in all cells that they must be in."""
-    mixed = F.xxhash64(hashed(side, names))
-    slots = perfect(np.array([spark_hash(key) for key in grids.keys], np.uint64))
+    key, slots = hashed(side, names), perfect(grids.keys)
+    mixed = F.xxhash64(key)
     slot = slot_of(slots, mixed)
     coin = F.shiftrightunsigned(F.xxhash64(F.monotonically_increasing_id()), 32)
     n_workers = grids.table.n_workers
     # A NULL in a key matches nothing, so it may be anywhere: everywhere alike.
     anywhere = F.shiftrightunsigned(coin * F.lit(n_workers), 32).cast("int")
-    is_null = F.lit(False)
-    for name in names:
-        is_null = is_null | column(name).isNull()
-    tail = element(grids.table.hosts, mixed.bitwiseAND(F.lit(grids.table.hosts.size - 1)))
     own, other = (grids.rows, grids.columns) if is_left else (grids.columns, grids.rows)
     cells = grids.workers if is_left else _transposed(grids)
     mine = F.shiftrightunsigned(coin * element(own[slots.numbers], slot, "bigint"), 32)
@@ -166,15 +160,11 @@ def _placed(side: DataFrame, names: tuple[str, ...], grids: Grids, into: str, is
     start = element(grids.starts[:-1][slots.numbers], slot, "bigint") + mine * width
     hot = element(slots.hashes, slot, "bigint") == mixed
     places = (
-        F.when(is_null, F.array(anywhere))
-        .when(hot, F.slice(_array(cells), (start + 1).cast("int"), width.cast("int")))
-        .otherwise(F.array(tail))
+        F.when(any_null(names), F.array(anywhere))
+        .when(hot, F.slice(constant(cells), (start + 1).cast("int"), width.cast("int")))
+        .otherwise(F.array(worker(grids.table, key)))
     )
     return side.select("*", F.explode(places).alias(into)).repartitionById(n_workers, column(into))
-
-
-def _array(values: NDArray[np.int32]) -> Column:
-    return F.split(F.lit(",".join(map(str, values.tolist()))), ",").cast("array<int>")
 
 
 def _transposed(grids: Grids) -> NDArray[np.int32]:

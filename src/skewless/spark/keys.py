@@ -48,6 +48,14 @@ def hashed(df: DataFrame, names: Sequence[str]) -> Column:
     return F.xxhash64(*(_hashable(column(field.name), field.dataType) for field in fields_of(df, names)))
 
 
+def any_null(names: Sequence[str]) -> Column:
+    """Whether a column of the key is NULL."""
+    found = F.lit(False)
+    for name in names:
+        found = found | column(name).isNull()
+    return found
+
+
 def column(name: str) -> Column:
     """The column of exactly this name, dots and all."""
     return F.col("`" + name.replace("`", "``") + "`")

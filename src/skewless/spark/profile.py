@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from skewless.arrays import require, whole
 from skewless.histogram import Histogram
-from skewless.spark.keys import column, fields_of, hashed, unused
+from skewless.spark.keys import any_null, column, fields_of, hashed, unused
 from skewless.table import RoutingTable
 
 TRACKED = 65_536  # keys that Spark's sketch tracks
@@ -62,15 +62,12 @@ def profile(df: DataFrame, *keys: str, sample: float = 1.0) -> Profile:
 
     sample: the share of rows to look at; counts are scaled.
     """
-    fields = fields_of(df, keys)
+    fields_of(df, keys)
     require(0 < sample <= 1, f"sample is more than 0 and at most 1, not {sample}")
     began = perf_counter()
-    is_null = F.lit(False)
-    for each in fields:
-        is_null = is_null | column(each.name).isNull()
     some = df if sample == 1 else df.sample(fraction=sample, seed=1)
     found = (
-        some.select(hashed(df, keys).alias("hash"), is_null.alias("is_null"))
+        some.select(hashed(df, keys).alias("hash"), any_null(keys).alias("is_null"))
         .agg(
             F.count(F.lit(1)),
             F.approx_count_distinct("hash", 0.02),

@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from skewless.kernels.hash import spark_hash
+from skewless.arrays import Keys
+from skewless.kernels.hash import spark_hashes
 from skewless.table import WHOLE, RoutingTable
-
-_EMPTY = 0  # of the hashes in free slots: none is looked for in the slot where it would be found
 
 
 class Slots(NamedTuple):
@@ -27,8 +26,9 @@ class Slots(NamedTuple):
     numbers: NDArray[np.int64]  # by slot: which of the hot keys
 
 
-def perfect(hashes: NDArray[np.uint64]) -> Slots:
-    """Slots for these hashes, which are distinct."""
+def perfect(keys: Keys) -> Slots:
+    """Slots for the hashes of these keys, of which there is at least one."""
+    hashes = spark_hashes(keys)
     size = 1 << max(2, int(2 * hashes.size - 1).bit_length())
     while True:
         found = _placed(hashes, size)
@@ -54,8 +54,9 @@ def _placed(hashes: NDArray[np.uint64], size: int) -> Slots | None:
                 break
         else:
             return None
-    stored = np.where(owner >= 0, hashes.view(np.int64)[owner], _EMPTY)
-    return Slots(shifts, stored, np.maximum(owner, 0))
+    # In a free slot stands the hash of a key that is looked for in its own slot only: nothing is found there.
+    numbers = np.maximum(owner, 0)
+    return Slots(shifts, hashes.view(np.int64)[numbers], numbers)
 
 
 def worker(table: RoutingTable, key: Column, ordinal: Column | None = None) -> Column:
@@ -67,7 +68,7 @@ def worker(table: RoutingTable, key: Column, ordinal: Column | None = None) -> C
     tail = element(table.hosts, mixed.bitwiseAND(F.lit(table.hosts.size - 1)))
     if table.keys.size == 0:
         return tail
-    slots = perfect(np.array([spark_hash(key) for key in table.keys], np.uint64))
+    slots = perfect(table.keys)
     slot = slot_of(slots, mixed)
     hot = element(slots.hashes, slot, "bigint") == mixed
     if not table.splits_keys:
@@ -94,6 +95,10 @@ def slot_of(slots: Slots, mixed: Column) -> Column:
 
 
 def element(values: NDArray[np.int64] | NDArray[np.int32], index: Column, kind: str = "int") -> Column:
-    """An element of a constant array. One string is parsed once; thousands of literals would be a plan of that size."""
-    constant = F.split(F.lit(",".join(map(str, values.tolist()))), ",").cast(f"array<{kind}>")
-    return F.get(constant, index.cast("int"))
+    """An element of a constant array."""
+    return F.get(constant(values, kind), index.cast("int"))
+
+
+def constant(values: NDArray[np.int64] | NDArray[np.int32], kind: str = "int") -> Column:
+    """A constant array. One string is parsed once; thousands of literals would be a plan of that size."""
+    return F.split(F.lit(",".join(map(str, values.tolist()))), ",").cast(f"array<{kind}>")
