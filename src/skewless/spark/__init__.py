@@ -13,6 +13,7 @@ if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < (4, 1):
 
 from skewless.spark.aggregate import Aggregate, ArrowAggregate, collect_list, count, max, mean, min, sum
 from skewless.spark.batch import over, repartition
+from skewless.spark.exact import Exact
 from skewless.spark.explain import Explanation, explain
 from skewless.spark.group import Cogrouped, Grouped, group_by
 from skewless.spark.join import join
@@ -22,6 +23,7 @@ __all__ = [
     "Aggregate",
     "ArrowAggregate",
     "Cogrouped",
+    "Exact",
     "Explanation",
     "Grouped",
     "Profile",

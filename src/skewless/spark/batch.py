@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from skewless.arrays import require, whole
-from skewless.histogram import Histogram
 from skewless.partitioner import Partitioner
 from skewless.partitioners import named
 from skewless.partitioners.auto import table_for
+from skewless.spark import exact
+from skewless.spark.exact import Exact, Sourced
 from skewless.spark.keys import column, fields_of, hashed, unused
 from skewless.spark.profile import profile
 from skewless.spark.route import worker
 from skewless.table import RoutingTable
 
-Placing: TypeAlias = str | Partitioner[Any, Any] | RoutingTable
+Placing: TypeAlias = str | Partitioner[Any, Any] | RoutingTable | Exact
 BATCH_COSTS = (1.0, 1.0, 0.0)  # before a batch nothing is anywhere: moves are free
 WORKER = "worker"  # the name of our column, if the user has none of that name
 
@@ -30,30 +30,40 @@ def placed(
     n_workers: int | None,
     *,
     split: bool = False,
-    profiled: Callable[[], Histogram] | None = None,
-) -> RoutingTable:
-    """The table to route by: as given, or planned from a profile of the keys.
+    beside: tuple[DataFrame, tuple[str, ...]] | None = None,
+) -> RoutingTable | Sourced:
+    """What to route by: a table as given, or planned from a profile of the keys; or the partitioner itself.
 
     split: keys may be split; if not, a partitioner or table that splits them is refused.
-    profiled: gives the histogram to plan from, where it is not that of these rows alone.
+    beside: other rows, and their keys, that are to be routed by the same.
     """
     fields_of(df, keys)
     workers = parallelism(df) if n_workers is None else whole("n_workers", n_workers, 1)
+    by: RoutingTable | Sourced
     if isinstance(partitioner, RoutingTable):
         given = partitioner.n_workers
         require(n_workers in (None, given), f"the table is for {given} workers, not for {n_workers}")
         require(split or not partitioner.splits_keys, "this table splits keys, but each is needed whole on one worker")
-        table = partitioner
+        by = partitioner
     else:
-        chosen = _named(partitioner, workers, split) if isinstance(partitioner, str) else partitioner
+        wanted = partitioner.partitioner if isinstance(partitioner, Exact) else partitioner
+        chosen = _named(wanted, workers, split) if isinstance(wanted, str) else wanted
         fits = n_workers in (None, chosen.n_workers)
         require(fits, f"{chosen.name} is for {chosen.n_workers} workers, not for {n_workers}")
         require(split or not chosen.splits_keys, f"{chosen.name} splits keys, but each is needed whole: {_WHOLE}")
-        histogram = profile(df, *keys).histogram if profiled is None else profiled()
-        table = table_for(chosen, histogram, RoutingTable.hashed(chosen.n_workers))
-    if table.splits_keys:
+        frames = [(df, keys)] if beside is None else [(df, keys), beside]
+        if isinstance(partitioner, Exact):
+            alone = not split and not exact.agrees(chosen)
+            meet = not alone or beside is None
+            require(meet, f"{chosen.name} places keys in the order of its rows: those of two sides would not meet")
+            checksums(df)
+            return Sourced(chosen, exact.learned(chosen, *frames), alone)
+        histograms = [profile(rows, *names).histogram for rows, names in frames]
+        histogram = histograms[0] if beside is None else histograms[0] + histograms[1]
+        by = table_for(chosen, histogram, RoutingTable.hashed(chosen.n_workers))
+    if by.splits_keys:
         checksums(df)
-    return table
+    return by
 
 
 _WHOLE = 'take "auto", "level", "kip" or another that keeps keys whole'
@@ -87,24 +97,29 @@ def repartition(
 ) -> DataFrame:
     """The same rows in n_workers partitions, each key whole in one of them, and all about the same size.
 
-    partitioner: a name, an instance, or a RoutingTable; by default what costs least.
+    partitioner: a name, an instance, a RoutingTable or an Exact; by default what costs least.
     into: the name of a column for the number of the partition; by default there is none.
     """
-    table = placed(df, keys, partitioner, n_workers)
     require(into is None or into not in df.columns, f"there is a column {into!r} already")
-    if into is None:
+    by = placed(df, keys, partitioner, n_workers)
+    if into is None and isinstance(by, RoutingTable):
         # The expression itself, not a column of it: rows stay as narrow as they are.
-        return df.repartitionById(table.n_workers, worker(table, hashed(df, keys)))
-    return routed(df, keys, table, into)
+        return df.repartitionById(by.n_workers, worker(by, hashed(df, keys)))
+    if into is None:
+        (name,) = unused(df, WORKER)
+        return routed(df, keys, by, name).drop(name)
+    return routed(df, keys, by, into)
 
 
-def routed(df: DataFrame, keys: tuple[str, ...], table: RoutingTable, into: str) -> DataFrame:
+def routed(df: DataFrame, keys: tuple[str, ...], by: RoutingTable | Sourced, into: str) -> DataFrame:
     """The rows on their workers, with the number of the worker in a new column.
 
     After this, grouping, joining or windowing on that column and the key sends no row anywhere again.
     """
-    number = worker(table, hashed(df, keys), F.monotonically_increasing_id())
-    return df.select("*", number.alias(into)).repartitionById(table.n_workers, column(into))
+    if isinstance(by, Sourced):
+        return exact.routed(df, keys, by, into)
+    number = worker(by, hashed(df, keys), F.monotonically_increasing_id())
+    return df.select("*", number.alias(into)).repartitionById(by.n_workers, column(into))
 
 
 def over(

@@ -13,11 +13,9 @@ from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from skewless.arrays import require
-from skewless.histogram import Histogram
 from skewless.spark.aggregate import Aggregate, ArrowAggregate, State, checked
 from skewless.spark.batch import WORKER, Placing, placed, routed, whole_keys
 from skewless.spark.keys import column, fields_of, unused
-from skewless.spark.profile import profile
 
 
 @dataclass(frozen=True)
@@ -65,24 +63,24 @@ class Grouped:
         if not any(aggregate.grows for aggregate in aggregates.values()):
             rows = self.df.groupBy(*self._by_key()).agg(*_columns(partial))
         else:
-            table = placed(self.df, self.keys, self.partitioner, self.n_workers, split=True)
+            by = placed(self.df, self.keys, self.partitioner, self.n_workers, split=True)
             (name,) = unused(self.df, WORKER)
-            rows = routed(self.df, self.keys, table, name)
+            rows = routed(self.df, self.keys, by, name)
             rows = rows.groupBy(column(name), *self._by_key()).agg(*_columns(partial))
-            if table.splits_keys:
+            if by.splits_keys:
                 merged = {into: aggregate.merge(states[into]) for into, aggregate in aggregates.items()}
                 rows = rows.groupBy(*self._by_key()).agg(*_columns(merged))
         results = [aggregate.finish(states[into]).alias(into) for into, aggregate in aggregates.items()]
         return rows.select(*self._by_key(), *results)
 
     def _in_arrow(self, aggregate: ArrowAggregate) -> DataFrame:
-        table = placed(self.df, self.keys, self.partitioner, self.n_workers, split=True)
+        by = placed(self.df, self.keys, self.partitioner, self.n_workers, split=True)
         (name,) = unused(self.df, WORKER)
-        groups = routed(self.df, self.keys, table, name).groupBy(column(name), *self._by_key())
+        groups = routed(self.df, self.keys, by, name).groupBy(column(name), *self._by_key())
         key = fields_of(self.df, self.keys)
         of_worker = StructField(name, IntegerType())
         output = StructType([*key, *_schema(aggregate.output).fields])
-        if not table.splits_keys:
+        if not by.splits_keys:
             return groups.applyInArrow(_whole(aggregate, self.keys, name), output)
         state = StructType([*key, of_worker, *_schema(aggregate.state).fields])
         partial = groups.applyInArrow(_partial(aggregate, self.keys, name), state)
@@ -113,18 +111,15 @@ class Cogrouped:
 
     def _routed(self) -> tuple[GroupedData, GroupedData, list[str]]:
         first = self.left
-        table = placed(first.df, first.keys, first.partitioner, first.n_workers, profiled=self._histogram)
+        beside = (self.right.df, self.right.keys)
+        by = placed(first.df, first.keys, first.partitioner, first.n_workers, beside=beside)
         groups, names = [], []
         for side in (self.left, self.right):
             (name,) = unused(side.df, WORKER)
-            rows = routed(side.df, side.keys, table, name)
+            rows = routed(side.df, side.keys, by, name)
             groups.append(rows.groupBy(column(name), *(column(key) for key in side.keys)))
             names.append(name)
         return groups[0], groups[1], names
-
-    def _histogram(self) -> Histogram:
-        left, right = (profile(side.df, *side.keys).histogram for side in (self.left, self.right))
-        return left + right
 
 
 def group_by(df: DataFrame, *keys: str, n_workers: int | None = None, partitioner: Placing = "auto") -> Grouped:
@@ -132,7 +127,7 @@ def group_by(df: DataFrame, *keys: str, n_workers: int | None = None, partitione
 
     keys: columns, of any types that Spark groups by.
     n_workers: how many partitions; by default the session's shuffle partitions.
-    partitioner: a name, an instance or a RoutingTable; by default what costs least.
+    partitioner: a name, an instance, a RoutingTable or an Exact; by default what costs least.
     """
     fields_of(df, keys)
     return Grouped(df, keys, n_workers, partitioner)

@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from skewless.arrays import require, whole
@@ -84,3 +84,14 @@ def profile(df: DataFrame, *keys: str, sample: float = 1.0) -> Profile:
     histogram = Histogram(hashes[order], counts[order] / sample, rest / sample)
     scaled = [round(number / sample) for number in (rows, nulls)]
     return Profile(tuple(keys), scaled[0], distinct, scaled[1], histogram, perf_counter() - began, df)
+
+
+def observed(observation: Observation) -> dict[str, Any]:
+    """What was observed, once the first action on the rows is done; nothing if Spark found that there are no rows."""
+    try:
+        return observation.get
+    except Exception as failure:
+        # Classic cannot convert the empty row that it then has; Connect gives no metrics.
+        if "toPyRow" in str(failure):
+            return {}
+        raise
