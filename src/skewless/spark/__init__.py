@@ -17,7 +17,7 @@ from skewless.spark.exact import Exact
 from skewless.spark.explain import Explanation, explain
 from skewless.spark.group import Cogrouped, Grouped, group_by
 from skewless.spark.join import join
-from skewless.spark.profile import Profile, profile
+from skewless.spark.profile import Profile, Watched, profile, watch
 
 __all__ = [
     "Aggregate",
@@ -27,6 +27,7 @@ __all__ = [
     "Explanation",
     "Grouped",
     "Profile",
+    "Watched",
     "collect_list",
     "count",
     "explain",
@@ -39,4 +40,5 @@ __all__ = [
     "profile",
     "repartition",
     "sum",
+    "watch",
 ]
