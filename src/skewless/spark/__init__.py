@@ -11,13 +11,27 @@ if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < (4, 1):
         f"skewless.spark needs pyspark 4.1 or newer, not {pyspark.__version__}: it has no repartitionById"
     )
 
-from skewless.spark.aggregate import Aggregate, ArrowAggregate, collect_list, count, max, mean, min, sum
+from skewless.spark.aggregate import (
+    Aggregate,
+    ArrowAggregate,
+    approx_count_distinct,
+    approx_quantile,
+    approx_top_k,
+    collect_list,
+    count,
+    max,
+    mean,
+    min,
+    sum,
+    variance,
+)
 from skewless.spark.batch import over, repartition
 from skewless.spark.exact import Exact
 from skewless.spark.explain import Explanation, explain
 from skewless.spark.group import Cogrouped, Grouped, group_by
 from skewless.spark.join import join
 from skewless.spark.profile import Profile, Watched, profile, watch
+from skewless.spark.stream import Query, Stream, stream
 
 __all__ = [
     "Aggregate",
@@ -27,7 +41,12 @@ __all__ = [
     "Explanation",
     "Grouped",
     "Profile",
+    "Query",
+    "Stream",
     "Watched",
+    "approx_count_distinct",
+    "approx_quantile",
+    "approx_top_k",
     "collect_list",
     "count",
     "explain",
@@ -39,6 +58,8 @@ __all__ = [
     "over",
     "profile",
     "repartition",
+    "stream",
     "sum",
+    "variance",
     "watch",
 ]

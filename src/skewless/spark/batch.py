@@ -18,7 +18,7 @@ from skewless.spark.profile import profile
 from skewless.spark.route import worker
 from skewless.table import RoutingTable
 
-Placing: TypeAlias = str | Partitioner[Any, Any] | RoutingTable | Exact
+Placing: TypeAlias = str | Partitioner[Any, Any] | RoutingTable
 BATCH_COSTS = (1.0, 1.0, 0.0)  # before a batch nothing is anywhere: moves are free
 WORKER = "worker"  # the name of our column, if the user has none of that name
 
@@ -26,7 +26,7 @@ WORKER = "worker"  # the name of our column, if the user has none of that name
 def placed(
     df: DataFrame,
     keys: tuple[str, ...],
-    partitioner: Placing,
+    partitioner: Placing | Exact,
     n_workers: int | None,
     *,
     split: bool = False,
@@ -47,20 +47,18 @@ def placed(
         by = partitioner
     else:
         wanted = partitioner.partitioner if isinstance(partitioner, Exact) else partitioner
-        chosen = _named(wanted, workers, split) if isinstance(wanted, str) else wanted
-        fits = n_workers in (None, chosen.n_workers)
-        require(fits, f"{chosen.name} is for {chosen.n_workers} workers, not for {n_workers}")
-        require(split or not chosen.splits_keys, f"{chosen.name} splits keys, but each is needed whole: {_WHOLE}")
+        p = chosen(wanted, workers, split, BATCH_COSTS)
+        require(n_workers in (None, p.n_workers), f"{p.name} is for {p.n_workers} workers, not for {n_workers}")
         frames = [(df, keys)] if beside is None else [(df, keys), beside]
         if isinstance(partitioner, Exact):
-            alone = not split and not exact.agrees(chosen)
+            alone = not split and not exact.agrees(p)
             meet = not alone or beside is None
-            require(meet, f"{chosen.name} places keys in the order of its rows: those of two sides would not meet")
+            require(meet, f"{p.name} places keys in the order of its rows: those of two sides would not meet")
             checksums(df)
-            return Sourced(chosen, exact.learned(chosen, *frames), alone)
+            return Sourced(p, exact.learned(p, *frames), alone)
         histograms = [profile(rows, *names).histogram for rows, names in frames]
         histogram = histograms[0] if beside is None else histograms[0] + histograms[1]
-        by = table_for(chosen, histogram, RoutingTable.hashed(chosen.n_workers))
+        by = table_for(p, histogram, RoutingTable.hashed(p.n_workers))
     if by.splits_keys:
         checksums(df)
     return by
@@ -79,12 +77,18 @@ def checksums(df: DataFrame) -> None:
     require(not off, f"splitting keys needs {' and '.join(off)}: without, a retried task may lose or double rows")
 
 
-def _named(name: str, n_workers: int, split: bool) -> Partitioner[Any, Any]:
-    """A partitioner by name; those that may keep keys whole do, unless keys may be split."""
-    params: dict[str, Any] = {"split": split} if name in ("auto", "level") else {}
-    if name == "auto":
-        params["costs"] = BATCH_COSTS
-    return named(name)(n_workers, **params)
+def chosen(
+    partitioner: str | Partitioner[Any, Any], n_workers: int, split: bool, costs: tuple[float, float, float]
+) -> Partitioner[Any, Any]:
+    """A partitioner as given, or by name; one that splits keys is refused where each is needed whole.
+
+    costs: what "auto" goes by.
+    """
+    if isinstance(partitioner, str):
+        params: dict[str, Any] = {"split": split} if partitioner in ("auto", "level") else {}
+        partitioner = named(partitioner)(n_workers, **params | ({"costs": costs} if partitioner == "auto" else {}))
+    require(split or not partitioner.splits_keys, f"{partitioner.name} splits keys, but each is needed whole: {_WHOLE}")
+    return partitioner
 
 
 def parallelism(df: DataFrame) -> int:
@@ -93,7 +97,11 @@ def parallelism(df: DataFrame) -> int:
 
 
 def repartition(
-    df: DataFrame, *keys: str, n_workers: int | None = None, partitioner: Placing = "auto", into: str | None = None
+    df: DataFrame,
+    *keys: str,
+    n_workers: int | None = None,
+    partitioner: Placing | Exact = "auto",
+    into: str | None = None,
 ) -> DataFrame:
     """The same rows in n_workers partitions, each key whole in one of them, and all about the same size.
 
@@ -127,7 +135,7 @@ def over(
     *keys: str,
     order_by: str | Column | list[str | Column] | None = None,
     n_workers: int | None = None,
-    partitioner: Placing = "auto",
+    partitioner: Placing | Exact = "auto",
     **columns: Column,
 ) -> DataFrame:
     """Window functions over each key, whole, on balanced workers; the functions become columns by their names.
@@ -143,7 +151,7 @@ def over(
 
 
 def whole_keys(
-    df: DataFrame, keys: tuple[str, ...], partitioner: Placing, n_workers: int | None
+    df: DataFrame, keys: tuple[str, ...], partitioner: Placing | Exact, n_workers: int | None
 ) -> tuple[DataFrame, str]:
     """The rows on their workers, every key whole, and the name of the column that says where."""
     (name,) = unused(df, WORKER)
