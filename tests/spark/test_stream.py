@@ -96,7 +96,7 @@ def expected(
 
 
 def counted_and_most() -> sl.ArrowAggregate:
-    """Rows, and the largest value. Made by a function, so that Spark sends its steps by value: no worker has the tests."""
+    """Rows, and the largest value. Made by a function, so that Spark sends its steps by value."""
 
     def partial(rows: pa.Table) -> pa.Table:
         return pa.table({"n_rows": [rows.num_rows], "best": pa.array([pc.max(rows["v"]).as_py()], pa.int64())})
