@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import subprocess
+import sys
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
@@ -372,6 +374,19 @@ def test_a_damaged_hot_copy_is_built_anew(tmp_path: Path, harm: str) -> None:
         assert len([entry for entry in copy.get(places([5, 6]), text(store, [5, 6])) if entry]) == 2
 
 
+def test_a_removal_outlasts_a_merge_that_leaves_out_the_snapshot(tmp_path: Path) -> None:
+    store, table = Store(str(tmp_path / "durable"), KEY, STATE), RoutingTable.hashed(1)
+    share, manifest = Share.of(table, 0), filled(store, table, 10)
+    for version, change in ((2, {3: (None, None)}), (3, {4: (5, None)})):
+        manifest = manifest.committed(store, version, [store.write(changed(store, change), share, version, 0)])
+    some = manifest.segments[1:]
+    merged = manifest.merged(store, some, [merge(store, some, share, 0)])
+    with opened(tmp_path, 0, store, merged, share) as copy:
+        assert sorted(known(copy.entries())) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+    whole = merged.merged(store, merged.segments, [merge(store, merged.segments, share, 0)])
+    assert whole.segments[0].rows == 9, "a snapshot has no removals"
+
+
 def test_two_attempts_at_once_have_a_database_each(tmp_path: Path) -> None:
     store, table = Store(str(tmp_path / "durable"), KEY, STATE), RoutingTable.hashed(1)
     manifest, share = filled(store, table, 20), Share.of(table, 0)
@@ -396,3 +411,13 @@ def test_what_a_store_refuses(tmp_path: Path) -> None:
         Manifest.from_json(manifest.to_json().replace('"format":1', '"format":9'))
     with pytest.raises(ValueError, match="not a manifest"):
         Manifest.from_json("[]")
+
+
+def test_a_task_may_be_killed_at_any_line(tmp_path: Path) -> None:
+    """SIGKILL, at lines from the first to the last of a task, while half of the keys come and go."""
+    program = [sys.executable, "-m", "tests.store_crash", str(tmp_path), "61"]
+    done = subprocess.run(program, capture_output=True, text=True, check=False, cwd=Path(__file__).parent.parent)
+    assert done.returncode == 0, done.stderr
+    kills, ends = map(int, done.stdout.split())
+    assert kills > 40
+    assert ends > 0

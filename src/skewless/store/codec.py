@@ -19,6 +19,8 @@ _EPOCH = dt.datetime(1970, 1, 1)
 _DAY = dt.date(1970, 1, 1).toordinal()
 _TICK = dt.timedelta(microseconds=1)
 _encoded = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
+_SEPARATOR = ",\n"  # JSON never has a line feed within a value
+_in_lines = json.JSONEncoder(ensure_ascii=False, separators=(_SEPARATOR, ":"), check_circular=False).encode
 
 
 class _Form(NamedTuple):
@@ -44,19 +46,16 @@ class Codec:
 
     def texts(self, rows: pa.StructArray | pa.Table) -> list[str | None]:
         """The text of each row; None where the row as a whole is NULL."""
-        columns = rows.columns if isinstance(rows, pa.Table) else rows.flatten()
-        lists = [column.to_pylist() for column in columns]
-        for number, form in enumerate(self._forms):
-            if form.out is not None:
-                lists[number] = [_or_none(form.out, value) for value in lists[number]]
-        if isinstance(rows, pa.Table) or rows.null_count == 0:
-            return [_encoded(row) for row in zip(*lists, strict=True)]
-        valid = rows.is_valid().to_pylist()
-        return [_encoded(row) if there else None for row, there in zip(zip(*lists, strict=True), valid, strict=True)]
+        table = isinstance(rows, pa.Table)
+        columns = rows.columns if table else rows.flatten()
+        fields = [_texts(*each) for each in zip(columns, self.schema.types, self._forms, strict=True)]
+        texts: list[str | None] = [f"[{','.join(row)}]" for row in zip(*fields, strict=True)]
+        if table or rows.null_count == 0:
+            return texts
+        return [text if there else None for text, there in zip(texts, rows.is_valid().to_pylist(), strict=True)]
 
     def values(self, texts: Sequence[str]) -> list[Values]:
         """The rows of these texts, as tuples of Python values: a struct is a dict, and so is a map if it can be."""
-        # One call for all is several times faster than a call for each.
         rows = json.loads(f"[{','.join(texts)}]")
         backs = [form.back for form in self._forms]
         if not any(backs):
@@ -76,6 +75,17 @@ class Codec:
         arrays = [pa.array(column, field.type) for column, field in zip(columns, self.schema, strict=True)]
         mask = pa.array([row is None for row in rows], pa.bool_())
         return pa.StructArray.from_arrays(arrays, fields=list(self.schema), mask=mask)
+
+
+def _texts(column: pa.Array, kind: pa.DataType, form: _Form) -> list[str]:
+    """The text of each value."""
+    values = column.to_pylist()
+    if form.out is not None:
+        values = [_or_none(form.out, value) for value in values]
+    if pa.types.is_nested(kind):
+        return [_encoded(value) for value in values]
+    # One call for all is several times faster than a call for each.
+    return _in_lines(values)[1:-1].split(_SEPARATOR) if values else []
 
 
 def _or_none(function: Callable[[Any], Any], value: Any) -> Any:

@@ -174,12 +174,14 @@ class HotCopy:
     def _apply(self, rows: pa.Table) -> None:
         if rows.num_rows == 0:
             return
-        places = _signed(places_of(rows)).tolist()
+        # In the order of the database: neighbours are written together.
+        places = _signed(places_of(rows))
+        order = np.argsort(places)
+        rows = rows.take(pa.array(order))
         keys = self.store.key_codec.texts(rows["key"].combine_chunks())
         states = self.store.state_codec.texts(rows["state"].combine_chunks())
         timeouts = rows["timeout"].to_pylist()
-        # In the order of the database: neighbours are written together.
-        lines = sorted(zip(places, keys, states, timeouts, strict=True), key=lambda line: line[0])
+        lines = list(zip(places[order].tolist(), keys, states, timeouts, strict=True))
         gone = [line[:2] for line in lines if line[2] is None and line[3] is None]
         if gone:
             self._db.executemany("delete from state where place = ? and key = ?", gone)
