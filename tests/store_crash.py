@@ -24,7 +24,7 @@ from skewless.kernels.hash import spark_hashes
 from skewless.store import Manifest, Receipt, Share, Store, merge, opened, sweep
 
 KEY, STATE = pa.schema({"k": pa.int64()}), pa.schema({"n": pa.int64()})
-KEYS = 300
+KEYS = 60
 OURS = str(Path(skewless.store.__file__).parent)
 
 
