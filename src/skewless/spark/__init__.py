@@ -11,12 +11,26 @@ if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < (4, 1):
         f"skewless.spark needs pyspark 4.1 or newer, not {pyspark.__version__}: it has no repartitionById"
     )
 
-from skewless.spark.aggregate import Aggregate, ArrowAggregate, collect_list, count, max, mean, min, sum
+from skewless.spark.aggregate import (
+    Aggregate,
+    ArrowAggregate,
+    approx_count_distinct,
+    approx_quantile,
+    approx_top_k,
+    collect_list,
+    count,
+    max,
+    mean,
+    min,
+    sum,
+    variance,
+)
 from skewless.spark.batch import over, repartition
 from skewless.spark.explain import Explanation, explain
 from skewless.spark.group import Cogrouped, Grouped, group_by
 from skewless.spark.join import join
 from skewless.spark.profile import Profile, profile
+from skewless.spark.stream import Query, Stream, stream
 
 __all__ = [
     "Aggregate",
@@ -25,6 +39,11 @@ __all__ = [
     "Explanation",
     "Grouped",
     "Profile",
+    "Query",
+    "Stream",
+    "approx_count_distinct",
+    "approx_quantile",
+    "approx_top_k",
     "collect_list",
     "count",
     "explain",
@@ -36,5 +55,7 @@ __all__ = [
     "over",
     "profile",
     "repartition",
+    "stream",
     "sum",
+    "variance",
 ]

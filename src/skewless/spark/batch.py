@@ -45,12 +45,10 @@ def placed(
         require(split or not partitioner.splits_keys, "this table splits keys, but each is needed whole on one worker")
         table = partitioner
     else:
-        chosen = _named(partitioner, workers, split) if isinstance(partitioner, str) else partitioner
-        fits = n_workers in (None, chosen.n_workers)
-        require(fits, f"{chosen.name} is for {chosen.n_workers} workers, not for {n_workers}")
-        require(split or not chosen.splits_keys, f"{chosen.name} splits keys, but each is needed whole: {_WHOLE}")
+        p = chosen(partitioner, workers, split, BATCH_COSTS)
+        require(n_workers in (None, p.n_workers), f"{p.name} is for {p.n_workers} workers, not for {n_workers}")
         histogram = profile(df, *keys).histogram if profiled is None else profiled()
-        table = table_for(chosen, histogram, RoutingTable.hashed(chosen.n_workers))
+        table = table_for(p, histogram, RoutingTable.hashed(p.n_workers))
     if table.splits_keys:
         checksums(df)
     return table
@@ -69,12 +67,18 @@ def checksums(df: DataFrame) -> None:
     require(not off, f"splitting keys needs {' and '.join(off)}: without, a retried task may lose or double rows")
 
 
-def _named(name: str, n_workers: int, split: bool) -> Partitioner[Any, Any]:
-    """A partitioner by name; those that may keep keys whole do, unless keys may be split."""
-    params: dict[str, Any] = {"split": split} if name in ("auto", "level") else {}
-    if name == "auto":
-        params["costs"] = BATCH_COSTS
-    return named(name)(n_workers, **params)
+def chosen(
+    partitioner: str | Partitioner[Any, Any], n_workers: int, split: bool, costs: tuple[float, float, float]
+) -> Partitioner[Any, Any]:
+    """A partitioner as given, or by name; one that splits keys is refused where each is needed whole.
+
+    costs: what "auto" goes by.
+    """
+    if isinstance(partitioner, str):
+        params: dict[str, Any] = {"split": split} if partitioner in ("auto", "level") else {}
+        partitioner = named(partitioner)(n_workers, **params | ({"costs": costs} if partitioner == "auto" else {}))
+    require(split or not partitioner.splits_keys, f"{partitioner.name} splits keys, but each is needed whole: {_WHOLE}")
+    return partitioner
 
 
 def parallelism(df: DataFrame) -> int:
