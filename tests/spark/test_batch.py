@@ -251,6 +251,23 @@ def test_profile_counts_and_names_hot_keys(spark: SparkSession) -> None:
     assert sampled.rows == pytest.approx(3000, rel=0.15)
 
 
+def test_rows_are_profiled_by_a_job_that_reads_them_anyway(spark: SparkSession) -> None:
+    df = skewed(spark).withColumn("hash", F.lit(1))
+    watched = sl.watch(df, "k")
+    assert watched.rows.columns == df.columns
+    assert rows(watched.rows) == rows(df)
+    seen, plain = watched.profile(), sl.profile(df, "k")
+    assert (seen.rows, seen.distinct, seen.nulls) == (plain.rows, plain.distinct, plain.nulls)
+    assert seen.histogram.keys.tolist() == plain.histogram.keys.tolist()
+    assert seen.histogram.counts.tolist() == plain.histogram.counts.tolist()
+    assert seen.hottest(3) == plain.hottest(3)
+    for empty in (df.limit(0), spark.createDataFrame([], df.schema)):
+        nothing = sl.watch(empty, "k")
+        assert nothing.rows.collect() == []
+        assert nothing.profile().rows == 0
+        assert nothing.profile().straggler(4) == 1
+
+
 def test_explain_says_what_and_why(spark: SparkSession) -> None:
     whole = sl.explain(skewed(spark, exponent=0.6), "k", n_workers=8)
     assert whole.chosen == "level"

@@ -26,21 +26,24 @@ from skewless.spark.aggregate import (
     variance,
 )
 from skewless.spark.batch import over, repartition
+from skewless.spark.exact import Exact
 from skewless.spark.explain import Explanation, explain
 from skewless.spark.group import Cogrouped, Grouped, group_by
 from skewless.spark.join import join
-from skewless.spark.profile import Profile, profile
+from skewless.spark.profile import Profile, Watched, profile, watch
 from skewless.spark.stream import Query, Stream, stream
 
 __all__ = [
     "Aggregate",
     "ArrowAggregate",
     "Cogrouped",
+    "Exact",
     "Explanation",
     "Grouped",
     "Profile",
     "Query",
     "Stream",
+    "Watched",
     "approx_count_distinct",
     "approx_quantile",
     "approx_top_k",
@@ -58,4 +61,5 @@ __all__ = [
     "stream",
     "sum",
     "variance",
+    "watch",
 ]
