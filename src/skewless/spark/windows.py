@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, Literal
 
@@ -16,6 +15,7 @@ from skewless.partitioners.prompt import allocate
 from skewless.spark.batch import WORKER, routed
 from skewless.spark.checkpoint import Checkpoint
 from skewless.spark.engine import Found
+from skewless.spark.exact import Pass, Sourced, Sources, passed
 from skewless.spark.fold import Fold
 from skewless.spark.keys import column, fields_of, hashed, unused
 from skewless.spark.panes import PANE, START, Panes, Span, Store, forget, pane
@@ -59,13 +59,13 @@ class Windows:
         df: DataFrame,
         batch: int,
         state: dict[str, Any] | None,
-        table: RoutingTable | None,
+        by: RoutingTable | Sourced | None,
         files: Checkpoint,
         measure: bool,
     ) -> Found:
         """One batch: route, partial states, final states to disk, and the windows to tell of after it.
 
-        state: what the batch before left. table: None leaves the rows to Spark. measure: a histogram is wanted.
+        state: what the batch before left. by: None leaves the rows to Spark. measure: a histogram is wanted.
         """
         last = state or {"watermark": EARLIEST, "panes": [], "running": None}
         watermark, panes, running = last["watermark"], [Panes(*entry) for entry in last["panes"]], last["running"]
@@ -80,7 +80,7 @@ class Windows:
         if keyed is not None:
             rows = rows.select("*", hashed(df, self.keys).alias(key)).observe(keyed, *measures(key, F.lit(False)))
             rows = rows.drop(key)
-        states, watched = self._states(rows, store.states, table, batch)
+        states, watched = self._states(rows, store.states, by, batch)
         store.write(states, "panes", batch)
         facts = observed(seen)
         moved_on = max(watermark, facts["latest"] - self.delay) if facts.get("rows") else watermark
@@ -101,10 +101,11 @@ class Windows:
             "late": facts.get("late", 0),
             "keys": None if known is None else known.distinct,
             "watermark": None if moved_on == EARLIEST else moved_on // 1000,
-            **watched(),
+            **watched.record(),
         }
         histogram = known.histogram if known is not None and known.rows else None
-        return Found({"watermark": moved_on, "panes": kept, "running": running}, output, histogram, record)
+        told = {"watermark": moved_on, "panes": kept, "running": running}
+        return Found(told, output, histogram, record, watched.left())
 
     def forget(self, state: dict[str, Any], files: Checkpoint) -> None:
         """Delete what nothing needs after a commit."""
@@ -126,31 +127,31 @@ class Windows:
         ]
 
     def _states(
-        self, rows: DataFrame, schema: StructType, table: RoutingTable | None, batch: int
-    ) -> tuple[DataFrame, Callable[[], dict[str, Any]]]:
-        """One state for each key and pane of the batch; and what tells of loads and fragments once it has run."""
+        self, rows: DataFrame, schema: StructType, routing: RoutingTable | Sourced | None, batch: int
+    ) -> tuple[DataFrame, _Watched]:
+        """One state for each key and pane of the batch; and what tells of the work of workers once it is done."""
         by = [PANE, *self.keys]
-        if table is None:
-            return self.fold.partial(rows, by, [PANE]), dict
-        n = table.n_workers
+        if routing is None:
+            return self.fold.partial(rows, by, [PANE]), _Watched(0)
+        n = routing.n_workers
         (number,) = unused(rows, WORKER)
-        loads, fragments = Observation(f"loads {batch}"), Observation(f"fragments {batch}")
+        watched = _Watched(n, Observation(f"loads {batch}"), Observation(f"fragments {batch}"))
+        if isinstance(routing, Sourced):
+            watched.sources = passed(rows, self.keys, routing, number)
+            sent = watched.sources.rows
+        else:
+            sent = routed(rows, self.keys, routing, number)
         # A sketch that may track twice as many items as there are counts exactly.
         top = F.call_function("approx_top_k", column(number), F.lit(n), F.lit(1 << (2 * n).bit_length()))
-        sent = routed(rows, self.keys, table, number).observe(loads, top.alias("loads"))
-        states = self.fold.partial(sent, [*by, number], [PANE, number])
-        states = states.observe(fragments, F.count(F.lit(1)).alias("fragments"))
-        if table.splits_keys:
-            reducer = worker(reducing(table), hashed(rows, self.keys))
+        states = self.fold.partial(sent.observe(watched.loads, top.alias("loads")), [*by, number], [PANE, number])
+        states = states.observe(watched.fragments, F.count(F.lit(1)).alias("fragments"))
+        if isinstance(routing, Sourced):
+            if routing.splits_keys:
+                return self.fold.merged(states.drop(number), by, schema), watched
+        elif routing.splits_keys:
+            reducer = worker(reducing(routing), hashed(rows, self.keys))
             states = states.drop(number).select("*", reducer.alias(number)).repartitionById(n, column(number))
             states = self.fold.merged(states, [*by, number], schema)
-
-        def watched() -> dict[str, Any]:
-            load = np.zeros(n, np.int64)
-            for item, count in observed(loads).get("loads") or ():
-                load[item] = count
-            return {"loads": load.tolist(), **observed(fragments)}
-
         return states.drop(number), watched
 
     def _merged(self, panes: list[Panes], batch: int, watermark: int, store: Store) -> Panes:
@@ -213,6 +214,27 @@ class Windows:
         begin, end = F.timestamp_micros(column(START)), F.timestamp_micros(column(START) + self.span.size)
         bounds = F.struct(begin.alias("start"), end.alias("end")).alias("window")
         return found.select(bounds, *(column(name) for name in found.columns if name != START))
+
+
+@dataclass
+class _Watched:
+    """What is observed of the workers of a batch; there to be asked when the batch is done."""
+
+    n_workers: int
+    loads: Observation = field(default_factory=Observation)
+    fragments: Observation = field(default_factory=Observation)
+    sources: Pass | None = None
+
+    def record(self) -> dict[str, Any]:
+        if self.n_workers == 0:
+            return {}
+        load = np.zeros(self.n_workers, np.int64)
+        for item, count in observed(self.loads).get("loads") or ():
+            load[item] = count
+        return {"loads": load.tolist(), **observed(self.fragments)}
+
+    def left(self) -> Sources | None:
+        return None if self.sources is None else self.sources.left()
 
 
 _NEW, _CHANGED = "new in batch", "changed by batch"
