@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, TypeAlias
 
 from pyspark.sql import Column, DataFrame, Window
@@ -20,6 +21,7 @@ from skewless.table import RoutingTable
 
 Placing: TypeAlias = str | Partitioner[Any, Any] | RoutingTable
 BATCH_COSTS = (1.0, 1.0, 0.0)  # before a batch nothing is anywhere: moves are free
+_log = logging.getLogger("skewless")
 WORKER = "worker"  # the name of our column, if the user has none of that name
 
 
@@ -29,11 +31,13 @@ def placed(
     partitioner: Placing | Exact,
     n_workers: int | None,
     *,
+    sample: float | None = None,
     split: bool = False,
     beside: tuple[DataFrame, tuple[str, ...]] | None = None,
 ) -> RoutingTable | Sourced:
     """What to route by: a table as given, or planned from a profile of the keys; or the partitioner itself.
 
+    sample: the share of rows to plan by, as `profile` takes it.
     split: keys may be split; if not, a partitioner or table that splits them is refused.
     beside: other rows, and their keys, that are to be routed by the same.
     """
@@ -56,9 +60,10 @@ def placed(
             require(meet, f"{p.name} places keys in the order of its rows: those of two sides would not meet")
             checksums(df)
             return Sourced(p, exact.learned(p, *frames), alone)
-        histograms = [profile(rows, *names).histogram for rows, names in frames]
-        histogram = histograms[0] if beside is None else histograms[0] + histograms[1]
+        found = [profile(rows, *names, sample=sample) for rows, names in frames]
+        histogram = found[0].histogram if beside is None else found[0].histogram + found[1].histogram
         by = table_for(p, histogram, RoutingTable.hashed(p.n_workers))
+        _log.info("%s planned %d hot keys for %d workers: %s", p.name, by.keys.size, by.n_workers, found[0].cost())
     if by.splits_keys:
         checksums(df)
     return by
@@ -101,15 +106,17 @@ def repartition(
     *keys: str,
     n_workers: int | None = None,
     partitioner: Placing | Exact = "auto",
+    sample: float | None = None,
     into: str | None = None,
 ) -> DataFrame:
     """The same rows in n_workers partitions, each key whole in one of them, and all about the same size.
 
     partitioner: a name, an instance, a RoutingTable or an Exact; by default what costs least.
+    sample: the share of rows to look at first, to plan by; by default all of little data, a small portion of much.
     into: the name of a column for the number of the partition; by default there is none.
     """
     require(into is None or into not in df.columns, f"there is a column {into!r} already")
-    by = placed(df, keys, partitioner, n_workers)
+    by = placed(df, keys, partitioner, n_workers, sample=sample)
     if into is None and isinstance(by, RoutingTable):
         # The expression itself, not a column of it: rows stay as narrow as they are.
         return df.repartitionById(by.n_workers, worker(by, hashed(df, keys)))
@@ -126,8 +133,15 @@ def routed(df: DataFrame, keys: tuple[str, ...], by: RoutingTable | Sourced, int
     """
     if isinstance(by, Sourced):
         return exact.routed(df, keys, by, into)
-    number = worker(by, hashed(df, keys), F.monotonically_increasing_id())
-    return df.select("*", number.alias(into)).repartitionById(by.n_workers, column(into))
+    key = hashed(df, keys)
+    if by.splits_keys:
+        # A column: in an expression, every mention of it would count on its own the rows that get as far as there.
+        (ordinal,) = unused(df, "ordinal")
+        rows = df.select("*", F.monotonically_increasing_id().alias(ordinal))
+        rows = rows.select("*", worker(by, key, column(ordinal)).alias(into)).drop(ordinal)
+    else:
+        rows = df.select("*", worker(by, key).alias(into))
+    return rows.repartitionById(by.n_workers, column(into))
 
 
 def over(
@@ -136,14 +150,16 @@ def over(
     order_by: str | Column | list[str | Column] | None = None,
     n_workers: int | None = None,
     partitioner: Placing | Exact = "auto",
+    sample: float | None = None,
     **columns: Column,
 ) -> DataFrame:
     """Window functions over each key, whole, on balanced workers; the functions become columns by their names.
 
     order_by: the order of rows of a key, as in Spark's Window.orderBy.
+    n_workers, partitioner, sample: as in `repartition`.
     """
     require(bool(columns), "over needs at least 1 window function, such as rn=F.row_number()")
-    rows, name = whole_keys(df, keys, partitioner, n_workers)
+    rows, name = whole_keys(df, keys, partitioner, n_workers, sample)
     window = Window.partitionBy(column(name), *map(column, keys))
     if order_by is not None:
         window = window.orderBy(*(order_by if isinstance(order_by, list) else [order_by]))
@@ -151,8 +167,12 @@ def over(
 
 
 def whole_keys(
-    df: DataFrame, keys: tuple[str, ...], partitioner: Placing | Exact, n_workers: int | None
+    df: DataFrame,
+    keys: tuple[str, ...],
+    partitioner: Placing | Exact,
+    n_workers: int | None,
+    sample: float | None,
 ) -> tuple[DataFrame, str]:
     """The rows on their workers, every key whole, and the name of the column that says where."""
     (name,) = unused(df, WORKER)
-    return repartition(df, *keys, n_workers=n_workers, partitioner=partitioner, into=name), name
+    return repartition(df, *keys, n_workers=n_workers, partitioner=partitioner, sample=sample, into=name), name

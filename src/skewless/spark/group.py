@@ -26,16 +26,17 @@ class Grouped:
     keys: tuple[str, ...]
     n_workers: int | None
     partitioner: Placing | Exact
+    sample: float | None = None
 
     def applyInPandas(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:  # noqa: N802
         """func gets all rows of a key as a pandas frame, or (key, rows), once for each key."""
-        rows, name = whole_keys(self.df, self.keys, self.partitioner, self.n_workers)
+        rows, name = whole_keys(self.df, self.keys, self.partitioner, self.n_workers, self.sample)
         call = _keyed(func, lambda rows: rows.drop(columns=name))
         return rows.groupBy(column(name), *self._by_key()).applyInPandas(call, schema)
 
     def applyInArrow(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:  # noqa: N802
         """func gets all rows of a key as an Arrow table, or (key, rows), once for each key."""
-        rows, name = whole_keys(self.df, self.keys, self.partitioner, self.n_workers)
+        rows, name = whole_keys(self.df, self.keys, self.partitioner, self.n_workers, self.sample)
         call = _keyed(func, lambda rows: rows.drop_columns([name]))
         return rows.groupBy(column(name), *self._by_key()).applyInArrow(call, schema)
 
@@ -54,7 +55,7 @@ class Grouped:
         fold = fold_of(self.keys, in_arrow, aggregates)
         if not fold.grows:
             return fold.direct(self.df, self.keys)
-        by = placed(self.df, self.keys, self.partitioner, self.n_workers, split=True)
+        by = placed(self.df, self.keys, self.partitioner, self.n_workers, sample=self.sample, split=True)
         (name,) = unused(self.df, WORKER)
         rows = routed(self.df, self.keys, by, name)
         if not by.splits_keys:
@@ -87,7 +88,7 @@ class Cogrouped:
     def _routed(self) -> tuple[GroupedData, GroupedData, list[str]]:
         first = self.left
         beside = (self.right.df, self.right.keys)
-        by = placed(first.df, first.keys, first.partitioner, first.n_workers, beside=beside)
+        by = placed(first.df, first.keys, first.partitioner, first.n_workers, sample=first.sample, beside=beside)
         groups, names = [], []
         for side in (self.left, self.right):
             (name,) = unused(side.df, WORKER)
@@ -97,15 +98,22 @@ class Cogrouped:
         return groups[0], groups[1], names
 
 
-def group_by(df: DataFrame, *keys: str, n_workers: int | None = None, partitioner: Placing | Exact = "auto") -> Grouped:
+def group_by(
+    df: DataFrame,
+    *keys: str,
+    n_workers: int | None = None,
+    partitioner: Placing | Exact = "auto",
+    sample: float | None = None,
+) -> Grouped:
     """Rows by key, on balanced workers.
 
     keys: columns, of any types that Spark groups by.
     n_workers: how many partitions; by default the session's shuffle partitions.
     partitioner: a name, an instance, a RoutingTable or an Exact; by default what costs least.
+    sample: the share of rows to look at first, to plan by; by default all of little data, a small portion of much.
     """
     fields_of(df, keys)
-    return Grouped(df, keys, n_workers, partitioner)
+    return Grouped(df, keys, n_workers, partitioner, sample)
 
 
 # What follows makes functions that run in Python workers. Spark pickles those inside others by value, so that they need
