@@ -141,6 +141,18 @@ def test_windows_equal_those_of_plain_spark(
         assert partitioner == "dalton" or records[-1]["imbalance_ratio"] < 2
 
 
+@pytest.mark.parametrize("name", ["dalton", "kip"])
+def test_sources_route_each_row_and_agree_between_batches(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    batches = BATCHES[:3]
+    job = sl.stream(
+        read(spark, write(tmp_path / "in", batches)), "k", time="ts", partitioner=sl.Exact(name), n_workers=4
+    )
+    query = ran(job.window("10 seconds").agg(s=sl.sum("v")), str(tmp_path / "out"), tmp_path / "checkpoint")
+    assert told(spark, tmp_path / "out") == expected(spark, batches, 10, 10, s=F.sum("v"))
+    assert query.recent()[-1]["decision"] == f"{name}: 1 sources route each row; they agreed 0 batches ago"
+    assert len(list((tmp_path / "checkpoint/skewless/sources").iterdir())) <= 2
+
+
 def test_all_aggregates_in_windows(spark: SparkSession, tmp_path: Path) -> None:
     batches = BATCHES[:3]
     job = sl.stream(read(spark, write(tmp_path / "in", batches)), "k", time="ts", partitioner="level", n_workers=3)
