@@ -1,8 +1,9 @@
-"""Streams against Spark's own: `python -m benchmarks.streams [counts] [waits] [drift] [planning] [soak]`.
+"""Streams against Spark's own: `python -m benchmarks.streams [counts] [waits] [drift] [sources] ...`.
 
 counts    windowed counts: the time of a batch, against Structured Streaming with RocksDB
 waits     a grouped Python aggregate that waits for each row, 16 task slots, against applyInPandasWithState
 drift     hot keys that change: how soon loads are even again
+sources   what the table of a batch is planned from: the last batch, its own rows, or a tenth of these
 planning  the time of planning a batch of 1M rows and 100k keys, as a share of the interval
 soak      many small batches: files, memory and time must not grow (SOAK=2000 batches)
 
@@ -201,6 +202,31 @@ def planning(directory: Path) -> bool:
     return verdict("planning: share of the batch, 1M rows, 100k keys", plan, total, most=0.05)
 
 
+def sources(directory: Path) -> bool:
+    """Time of a batch and imbalance by each choice of statistics: the default should be the fastest."""
+    spark = session(4)
+    source = write(directory / "in", (streams.zipf(200_000, 20_000, 1.2, seed=n) for n in range(8)))
+    ratios: dict[str, list[float]] = {}
+
+    def by(statistics_of: Any) -> Callable[[Path], Any]:
+        def run(place: Path) -> Any:
+            rows = read(spark, source)
+            stream = sl.stream(rows, "k", time="ts", partitioner="level", n_workers=16, statistics=statistics_of)
+            job = stream.window("10 seconds").agg(n=sl.count())
+            query = job.start(f"{place}/out", f"{place}/checkpoint", available_now=True)
+            query.awaitTermination()
+            found = [record["imbalance_ratio"] for record in query.recent()[2:]]
+            ratios.setdefault(str(statistics_of), []).extend(found)
+            return query
+
+        return run
+
+    found = in_turns(directory, last=by("last"), present=by("present"), sample=by(0.1))
+    print("  imbalance: " + ", ".join(f"{name} {statistics.median(ratio):.3f}" for name, ratio in ratios.items()))
+    fine = verdict("sources: last against present", found["last"], found["present"], most=1.0)
+    return fine & verdict("sources: last against a tenth", found["last"], found["sample"], most=1.0)
+
+
 def soak(directory: Path) -> bool:
     spark = session(2)
     batches = int(os.environ.get("SOAK", "300"))
@@ -233,7 +259,7 @@ def verdict(what: str, ours: float, theirs: float, *, most: float | None = None,
 
 
 def main() -> None:
-    known = {"counts": counts, "waits": waits, "drift": drift, "planning": planning, "soak": soak}
+    known = {"counts": counts, "waits": waits, "drift": drift, "sources": sources, "planning": planning, "soak": soak}
     fine = True
     for name in sys.argv[1:] or known:
         directory = Path(tempfile.mkdtemp(prefix=f"skewless-{name}-"))

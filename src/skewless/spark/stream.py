@@ -113,6 +113,7 @@ class Job:
         identity = files.identify(self.operator.identity(given.df))
         if isinstance(sink, str):
             claim(sink, identity)
+        files.write("rescale.json", {})  # what was said of the last run is over
         if lock is not None:
             lock.close()
         exact = isinstance(given.partitioner, Exact)
@@ -183,7 +184,7 @@ class Query:
         return self._files.records()[-most:]
 
     def rescale(self, n_workers: int) -> None:
-        """Have another number of workers from the next batch on that is not planned yet."""
+        """Have another number of workers from the next batch on, until the query ends or is told otherwise."""
         self._files.write("rescale.json", {"n_workers": whole("n_workers", n_workers, 1)})
 
     def follow(self, timeout: float | None = None) -> None:
