@@ -72,9 +72,16 @@ class Codec:
         width = len(self.schema)
         blank = (None,) * width
         columns = zip(*(blank if row is None else row for row in rows), strict=True) if rows else [()] * width
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, self.schema, strict=True)]
+        arrays = [_array(column, field) for column, field in zip(columns, self.schema, strict=True)]
         mask = pa.array([row is None for row in rows], pa.bool_())
         return pa.StructArray.from_arrays(arrays, fields=list(self.schema), mask=mask)
+
+
+def _array(values: Sequence[Any], field: pa.Field) -> pa.Array:
+    try:
+        return pa.array(values, field.type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise TypeError(f"field {field.name!r} is of type {field.type}: {error}") from error
 
 
 def _texts(column: pa.Array, kind: pa.DataType, form: _Form) -> list[str]:

@@ -41,13 +41,14 @@ class Manifest:
     """
 
     version: int
+    name: str  # of this store, drawn when it was new
     types: str
     segments: tuple[Segment, ...]
     tokens: dict[int, str]  # of the last versions
 
     @classmethod
     def empty(cls, store: Store) -> Self:
-        return cls(NOTHING, store.types, (), {NOTHING: uuid4().hex[:8]})
+        return cls(NOTHING, uuid4().hex, store.types, (), {NOTHING: uuid4().hex[:8]})
 
     def committed(self, store: Store, version: int, receipts: Sequence[Receipt]) -> Manifest:
         """The manifest after a batch, of which each worker wrote what the receipts say."""
@@ -104,7 +105,7 @@ class Manifest:
             raise ValueError("this is not a manifest of states: no JSON object with a format") from None
         require(known == FORMAT, f"this state has format {known}; this version of skewless reads {FORMAT}")
         segments = tuple(Segment(**segment) for segment in content["segments"])
-        return cls(content["version"], content["types"], segments, dict(content["tokens"]))
+        return cls(content["version"], content["name"], content["types"], segments, dict(content["tokens"]))
 
 
 def merge(store: Store, segments: Sequence[Segment], share: Share, worker: int, tally: Tally | None = None) -> Receipt:
