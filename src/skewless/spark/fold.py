@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
-from pyspark.sql.types import DataType, DecimalType, IntegralType, StructType
+from pyspark.sql.types import ArrayType, DataType, DecimalType, IntegralType, MapType, StructField, StructType
 
 from skewless.arrays import require
 from skewless.spark.aggregate import Aggregate, ArrowAggregate, State, checked, count
@@ -27,7 +27,7 @@ class InColumns:
 
     def schema(self, rows: DataFrame) -> StructType:
         """Of the states of such rows."""
-        return rows.agg(*self._partial()).schema
+        return cast(StructType, _nullable(rows.agg(*self._partial()).schema))
 
     def output(self, rows: DataFrame) -> StructType:
         """Of the results of such rows."""
@@ -178,6 +178,17 @@ def schema_of(given: StructType | str) -> StructType:
     schema: DataType = StructType.fromDDL(given) if isinstance(given, str) else given
     require(isinstance(schema, StructType), f"a schema names its columns, such as 'n long', not {given!r}")
     return cast(StructType, schema)
+
+
+def _nullable(kind: DataType) -> DataType:
+    """The same type, with NULL anywhere: merging does not keep Spark sure of its absence."""
+    if isinstance(kind, StructType):
+        return StructType([StructField(field.name, _nullable(field.dataType)) for field in kind.fields])
+    if isinstance(kind, ArrayType):
+        return ArrayType(_nullable(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(_nullable(kind.keyType), _nullable(kind.valueType))
+    return kind
 
 
 def _name(into: str, name: str) -> str:
