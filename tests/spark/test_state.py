@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
 
+import skewless.spark as sl
 from skewless import RoutingTable, streams
 from skewless.spark.checkpoint import Checkpoint
-from skewless.spark.state import Stateful, read_state
+from skewless.spark.state import Stateful
 
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
 STATE = StructType([StructField("n", LongType()), StructField("total", DoubleType())])
@@ -38,7 +43,7 @@ def counting() -> Any:
 
 
 def operator(function: Any, **changes: Any) -> Stateful:
-    given: dict[str, Any] = {"timeout": "none", "time": None, "delay": 0, "in_pandas": False, "state": STATE}
+    given: dict[str, Any] = {"timeout": "NoTimeout", "time": None, "delay": 0, "in_pandas": False, "state": STATE}
     return Stateful(**{"keys": ("k",), "function": function, "output": OUTPUT, **given, **changes})
 
 
@@ -59,7 +64,7 @@ def batch_of(spark: SparkSession, batch: int, n: int = 400) -> tuple[DataFrame, 
 
 def read_state_of(spark: SparkSession, files: Checkpoint, state: Any) -> list[Any]:
     files.write(f"commits/{state['batch']}.json", {"state": state})
-    return read_state(spark, files.directory).collect()
+    return sl.read_state(spark, files.directory).collect()
 
 
 def test_states_are_those_of_a_dict_while_keys_move_and_workers_change(spark: SparkSession, tmp_path: Path) -> None:
@@ -80,8 +85,8 @@ def test_states_are_those_of_a_dict_while_keys_move_and_workers_change(spark: Sp
         assert sum(found.record["loads"]) == 400
         assert found.histogram is not None
         state = found.state
+        kept = read_state_of(spark, files, state)
         op.forget(state, files)
-    kept = read_state_of(spark, files, state)
     assert {row["k"]: (row["n"], row["total"]) for row in kept} == oracle
 
 
@@ -96,7 +101,7 @@ def test_timeouts_come_when_their_time_is_over_and_no_rows_do(spark: SparkSessio
         state.update((len(rows) + (state.get[0] if state.exists else 0), 0.0))
         state.setTimeoutTimestamp(max(state.getCurrentWatermarkMs(), int(rows["t"].max().timestamp() * 1000)) + 10_000)
 
-    op = operator(sessions, timeout="event", time="t", delay=0, in_pandas=True)
+    op = operator(sessions, timeout="EventTimeTimeout", time="t", delay=0, in_pandas=True)
     files, state = Checkpoint(str(tmp_path)), None
     ended = []
     batches = [[("a", 0), ("b", 5), ("a", 3)], [("a", 12), ("c", 1)], [], [("c", 40), ("b", 2)], []]
@@ -110,3 +115,52 @@ def test_timeouts_come_when_their_time_is_over_and_no_rows_do(spark: SparkSessio
     # b ends at 15, a at 22, the watermark is 5, 12, 12, 40 after the batches; c at 1 and b at 2 come too late.
     assert ended == [[], [], [], [], [("a", 3, 2.0), ("b", 1, 2.0)]]
     assert [row["k"] for row in read_state_of(spark, files, state)] == ["c"]
+
+
+def deadly(flag: str) -> Any:
+    """A count of rows whose Python worker dies by SIGKILL if there is a flag, when it has done a part of its work."""
+
+    def counted(key: tuple[Any, ...], rows: pa.Table, state: Any) -> pa.Table:
+        import os
+        import signal
+
+        n = rows.num_rows + (state.get[0] if state.exists else 0)
+        state.update((n, 0.0))
+        if key[0] == "key 5" and os.path.exists(flag):  # noqa: PTH110
+            os.remove(flag)  # noqa: PTH107
+            os.kill(os.getpid(), signal.SIGKILL)
+        return pa.table({"k": [key[0]], "n": [n], "total": [0.0]})
+
+    return counted
+
+
+def test_a_query_that_dies_and_is_rescaled_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> None:
+    source, flag = tmp_path / "source", tmp_path / "flag"
+    source.mkdir()
+    batches = [streams.zipf(300, 40, 1.2, seed=number).astype(np.int64).tolist() for number in range(4)]
+    for number, ranks in enumerate(batches):
+        pq.write_table(pa.table({"k": [f"key {rank}" for rank in ranks]}), source / f"{number}.parquet")
+        os.utime(source / f"{number}.parquet", (number, number))
+    events = spark.readStream.schema("k string").option("maxFilesPerTrigger", 1).parquet(str(source))
+    stream = sl.stream(events, "k", partitioner="kip", n_workers=2)
+    job = stream.applyInArrowWithState(deadly(str(flag)), OUTPUT, STATE)
+    flag.touch()
+    with pytest.raises(Exception, match=r"(?i)worker|crash|fail"):
+        job.start(str(tmp_path / "sink"), str(tmp_path / "checkpoint"), available_now=True).awaitTermination(300)
+    assert not flag.exists()
+    query = job.start(str(tmp_path / "sink"), str(tmp_path / "checkpoint"), available_now=True)
+    query.rescale(5)
+    assert query.awaitTermination(300)
+    records = query.recent()
+    assert [record["batch"] for record in records] == [0, 1, 2, 3]
+    assert records[-1]["workers"] == len(records[-1]["loads"]) == 5
+    counts: Counter[str] = Counter()
+    expected = []
+    for ranks in batches:
+        counts.update(f"key {rank}" for rank in ranks)
+        expected.append({key: counts[key] for key in {f"key {rank}" for rank in ranks}})
+    for number, told in enumerate(expected):
+        rows = pq.read_table(tmp_path / "sink" / f"batch_id={number}").to_pylist()
+        assert {row["k"]: row["n"] for row in rows} == told
+        assert len(rows) == len(told)
+    assert {row["k"]: row["n"] for row in sl.read_state(spark, str(tmp_path / "checkpoint")).collect()} == counts

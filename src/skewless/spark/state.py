@@ -155,7 +155,7 @@ class Stateful:
         """The rows that are not too late; and what tells of them once they have been read."""
         seen = Observation(f"seen {batch}")
         at = F.lit(None).cast("bigint") if self.time is None else F.unix_micros(column(self.time))
-        drops = self.timeout == "event" and watermark != EARLIEST
+        drops = self.timeout == "EventTimeTimeout" and watermark != EARLIEST
         late = F.coalesce(at <= watermark, F.lit(False)) if drops else F.lit(False)
         told = [F.count(F.lit(1)).alias("rows"), F.count_if(late).alias("late"), F.max(at).alias("latest")]
         if measure:

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from time import monotonic, sleep
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import TimestampType
+from pyspark.sql.types import StructType, TimestampType
 
 from skewless.arrays import require, whole
 from skewless.partitioner import Partitioner
@@ -23,6 +23,8 @@ from skewless.spark.fold import fold_of
 from skewless.spark.keys import fields_of
 from skewless.spark.panes import Span
 from skewless.spark.sink import claim
+from skewless.spark.state import Stateful, arrow_schema, schema_of
+from skewless.spark.task import Function, Timeout
 from skewless.spark.windows import Windows
 from skewless.table import RoutingTable
 
@@ -49,6 +51,42 @@ class Stream:
         require(length > 0, f"a window is longer than 0, not {size}")
         require(0 < step <= length, f"a slide is more than 0 and at most the size {size}, not {slide}")
         return Windowed(self, Span(length, step))
+
+    def applyInArrowWithState(  # noqa: N802
+        self,
+        func: Function,
+        outputStructType: StructType | str,  # noqa: N803
+        stateStructType: StructType | str,  # noqa: N803
+        timeoutConf: Timeout = "NoTimeout",  # noqa: N803
+    ) -> Job:
+        """func(key, rows, state) is called for each key of a batch, whole on one worker, and for keys that time out.
+
+        key: a tuple. rows: an Arrow table. state: a `GroupState`, with the names of PySpark's.
+        It returns an Arrow table by the output's schema, or several one by one, or None.
+        """
+        return self._with_state(func, outputStructType, stateStructType, timeoutConf, in_pandas=False)
+
+    def applyInPandasWithState(  # noqa: N802
+        self,
+        func: Function,
+        outputStructType: StructType | str,  # noqa: N803
+        stateStructType: StructType | str,  # noqa: N803
+        timeoutConf: Timeout = "NoTimeout",  # noqa: N803
+    ) -> Job:
+        """The same with pandas frames: rows are one frame, where PySpark gives an iterator of frames."""
+        return self._with_state(func, outputStructType, stateStructType, timeoutConf, in_pandas=True)
+
+    def _with_state(
+        self, func: Function, output: StructType | str, state: StructType | str, timeout: Timeout, *, in_pandas: bool
+    ) -> Job:
+        require(callable(func), f"applyInArrowWithState takes a function (key, rows, state), not {func!r}")
+        require(timeout in get_args(Timeout), f"timeoutConf is one of {', '.join(get_args(Timeout))}, not {timeout!r}")
+        timed = timeout != "EventTimeTimeout" or self.time is not None
+        require(timed, 'timeouts in event time need the time of rows: sl.stream(..., time="ts")')
+        kinds = schema_of(output), schema_of(state)
+        arrow_schema(kinds[1])
+        operator = Stateful(self.keys, func, *kinds, timeout, self.time, self.watermark, in_pandas)
+        return Job(self, operator, split=False)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from skewless.store import Entry, HotCopy, Manifest, Places, Share, Store, Tally
 from skewless.table import RoutingTable
 
 Function: TypeAlias = Callable[[Values, Any, "GroupState"], Any]
-Timeout: TypeAlias = Literal["none", "processing", "event"]
+Timeout: TypeAlias = Literal["NoTimeout", "ProcessingTimeTimeout", "EventTimeTimeout"]  # as in PySpark
 PLACE = "place"  # the name of our column, if the user has none of that name
 REPORT = pa.struct(
     {
@@ -80,13 +80,13 @@ class GroupState:
 
     def setTimeoutDuration(self, durationMs: int) -> None:  # noqa: N802, N803
         """Time out so many milliseconds of processing time from now."""
-        self._clock.check("processing")
+        self._clock.check("ProcessingTimeTimeout")
         require(durationMs > 0, f"a timeout is more than 0 milliseconds from now, not {durationMs}")
         self._timeout = self._clock.now + int(durationMs)
 
     def setTimeoutTimestamp(self, timestampMs: int) -> None:  # noqa: N802, N803
         """Time out when the watermark is after this time, in milliseconds."""
-        self._clock.check("event")
+        self._clock.check("EventTimeTimeout")
         require(timestampMs > 0, f"a timeout is after 1970, not {timestampMs}")
         watermark = self._clock.watermark
         require(timestampMs >= watermark, f"a timeout is not before the watermark {watermark}, as {timestampMs} is")
@@ -114,13 +114,12 @@ class Clock:
     width: int  # fields of a state
 
     def check(self, wanted: Timeout) -> None:
-        name = {"processing": "setTimeoutDuration", "event": "setTimeoutTimestamp"}[wanted]
-        require(self.timeout == wanted, f'{name} needs timeout="{wanted}"; here it is "{self.timeout}"')
+        require(self.timeout == wanted, f'this timeout needs timeoutConf="{wanted}"; here it is "{self.timeout}"')
 
     @property
     def expiring(self) -> int | None:
         """Timeouts before this time are over."""
-        return {"none": None, "processing": self.now, "event": self.watermark}[self.timeout]
+        return {"NoTimeout": None, "ProcessingTimeTimeout": self.now, "EventTimeTimeout": self.watermark}[self.timeout]
 
 
 @dataclass(frozen=True)
