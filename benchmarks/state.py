@@ -50,7 +50,7 @@ class Count(StatefulProcessor):
         self._n = handle.getValueState("n", StructType([StructField("n", LongType())]))
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
-        n = sum(len(frame) for frame in rows) + (self._n.get()[0] if self._n.exists() else 0)
+        n = sum(len(frame) for frame in rows) + ((self._n.get() or (0,))[0] if self._n.exists() else 0)
         self._n.update((n,))
         yield pd.DataFrame({"k": [key[0]], "n": [n]})
 

@@ -8,23 +8,25 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from time import time
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
 from skewless.arrays import require
 from skewless.spark.batch import WORKER
 from skewless.spark.checkpoint import Checkpoint, filesystem
 from skewless.spark.engine import Found
+from skewless.spark.groupstate import Clock, Timeout
 from skewless.spark.keys import column, fields_of, hashed, unused
 from skewless.spark.profile import KEPT, TRACKED
 from skewless.spark.route import worker
-from skewless.spark.task import PLACE, Clock, Function, Task, Timeout
+from skewless.spark.schema import arrow_schema, nullable, rows_schema
+from skewless.spark.task import PLACE, Function, Task
 from skewless.spark.windows import EARLIEST, histogram_of, observed
 from skewless.store import Manifest, Receipt, Segment, Share, Store, entries, merge, sweep
 from skewless.table import RoutingTable
@@ -95,7 +97,7 @@ class Stateful:
             clock,
             self.keys,
             place,
-            _rows(df),
+            rows_schema(df),
             arrow_schema(self.output),
             f"skewless-{manifest.name}",
         )
@@ -103,10 +105,11 @@ class Stateful:
         hash_of = hashed(df, self.keys)
         routed = rows.select("*", F.xxhash64(hash_of).alias(place), worker(table, hash_of).alias(number))
         # One row without a key for each worker: keys may time out where no rows come.
-        each = df.sparkSession.range(0, n, 1, 1).select(F.col("id").cast("int").alias(number))
-        routed = routed.unionByName(each, allowMissingColumns=True).repartitionById(n, column(number))
+        blank = [F.lit(None).cast(field.dataType) for field in routed.schema.fields[:-1]]
+        each = df.sparkSession.range(0, n, 1, 1).select(*blank, F.col("id").cast("int"))
+        routed = routed.union(each).repartitionById(n, column(number))
         routed = routed.sortWithinPartitions(column(place)).drop(number)
-        schema = StructType([StructField("out", _nullable(self.output)), StructField("report", REPORT)])
+        schema = StructType([StructField("out", nullable(self.output)), StructField("report", REPORT)])
         directory = f"output/{batch}"
         routed.mapInArrow(task, schema).write.mode("overwrite").parquet(files.place(directory))
         reports = _reports(files.place(directory), n)
@@ -179,7 +182,7 @@ def read_state(spark: SparkSession, checkpoint: str, batch: int | None = None) -
     state = files.read(f"commits/{number}.json")["state"]
     require("manifest" in state, f"{checkpoint} is of a query without keyed state")
     store, manifest, n = _store(state, files), Manifest.from_json(state["manifest"]), state["n_workers"]
-    key, value = (_nullable(StructType.fromJson(state[name])) for name in ("key", "state"))
+    key, value = (nullable(StructType.fromJson(state[name])) for name in ("key", "state"))
     table = RoutingTable.hashed(n)
     fields = [StructField("key", key), StructField("state", value), StructField("timeout", T.LongType())]
 
@@ -247,61 +250,3 @@ def _merged(files: Checkpoint, store: Store, manifest: Manifest) -> Manifest:
         # Nothing is lost: the segments are all there, and will be due again.
         log.warning("segments of %s could not be merged: %s", files.directory, error)
         return manifest
-
-
-def _nullable(schema: StructType) -> StructType:
-    return StructType([StructField(field.name, field.dataType) for field in schema.fields])
-
-
-def schema_of(given: StructType | str) -> StructType:
-    schema = StructType.fromDDL(given) if isinstance(given, str) else given
-    require(isinstance(schema, StructType), f"a schema names its fields, such as 'n long', not {given!r}")
-    return cast(StructType, schema)
-
-
-_ROWS: dict[str, Any] = {}  # Arrow schemas of rows, by Spark's
-
-
-def _rows(df: DataFrame) -> pa.Schema:
-    """Of the rows as Spark hands them to Python, for a table without any."""
-    known = df.schema.json()
-    if known not in _ROWS:
-        _ROWS[known] = df.sparkSession.createDataFrame([], df.schema).toArrow().schema
-    return _ROWS[known]
-
-
-_PLAIN: dict[type[DataType], Any] = {
-    T.NullType: pa.null(),
-    T.BooleanType: pa.bool_(),
-    T.ByteType: pa.int8(),
-    T.ShortType: pa.int16(),
-    T.IntegerType: pa.int32(),
-    T.LongType: pa.int64(),
-    T.FloatType: pa.float32(),
-    T.DoubleType: pa.float64(),
-    T.StringType: pa.string(),
-    T.BinaryType: pa.binary(),
-    T.DateType: pa.date32(),
-    T.TimestampType: pa.timestamp("us", "UTC"),
-    T.TimestampNTZType: pa.timestamp("us"),
-    T.DayTimeIntervalType: pa.duration("us"),
-}
-
-
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """Of the same rows in Arrow. Times are in UTC, whatever the session's zone, for they are kept."""
-    return pa.schema([pa.field(field.name, _arrow(field.dataType)) for field in schema.fields])
-
-
-def _arrow(kind: DataType) -> pa.DataType:
-    if isinstance(kind, T.StructType):
-        return pa.struct([pa.field(field.name, _arrow(field.dataType)) for field in kind.fields])
-    if isinstance(kind, T.ArrayType):
-        return pa.list_(_arrow(kind.elementType))
-    if isinstance(kind, T.MapType):
-        return pa.map_(_arrow(kind.keyType), _arrow(kind.valueType))
-    if isinstance(kind, T.DecimalType):
-        return pa.decimal128(kind.precision, kind.scale)
-    known = _PLAIN.get(type(kind))
-    require(known is not None, f"keyed state has no fields of type {kind.simpleString()}")
-    return known

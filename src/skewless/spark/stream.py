@@ -20,11 +20,13 @@ from skewless.spark.batch import BATCH_COSTS, Placing, checksums, chosen, parall
 from skewless.spark.checkpoint import Checkpoint
 from skewless.spark.engine import Engine, Operator, Sink
 from skewless.spark.fold import fold_of
+from skewless.spark.groupstate import Timeout
 from skewless.spark.keys import fields_of
 from skewless.spark.panes import Span
+from skewless.spark.schema import arrow_schema, schema_of
 from skewless.spark.sink import claim
-from skewless.spark.state import Stateful, arrow_schema, schema_of
-from skewless.spark.task import Function, Timeout
+from skewless.spark.state import Stateful
+from skewless.spark.task import Function
 from skewless.spark.windows import Windows
 from skewless.table import RoutingTable
 
