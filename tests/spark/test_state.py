@@ -143,7 +143,8 @@ def test_a_query_that_dies_and_is_rescaled_goes_on_where_it_was(spark: SparkSess
         os.utime(source / f"{number}.parquet", (number, number))
     events = spark.readStream.schema("k string").option("maxFilesPerTrigger", 1).parquet(str(source))
     stream = sl.stream(events, "k", partitioner="kip", n_workers=2)
-    job = stream.applyInArrowWithState(deadly(str(flag)), OUTPUT, STATE)
+    initial = spark.createDataFrame([("key 1", 100, 0.0), ("gone", 1, 0.0)], "k string, n long, total double")
+    job = stream.applyInArrowWithState(deadly(str(flag)), OUTPUT, STATE, initialState=initial)
     flag.touch()
     with pytest.raises(Exception, match=r"(?i)worker|crash|fail"):
         job.start(str(tmp_path / "sink"), str(tmp_path / "checkpoint"), available_now=True).awaitTermination(300)
@@ -154,7 +155,7 @@ def test_a_query_that_dies_and_is_rescaled_goes_on_where_it_was(spark: SparkSess
     records = query.recent()
     assert [record["batch"] for record in records] == [0, 1, 2, 3]
     assert records[-1]["workers"] == len(records[-1]["loads"]) == 5
-    counts: Counter[str] = Counter()
+    counts = Counter({"key 1": 100, "gone": 1})
     expected = []
     for ranks in batches:
         counts.update(f"key {rank}" for rank in ranks)

@@ -18,7 +18,7 @@ from pyspark.sql import types as T
 from pyspark.sql.types import StructField, StructType
 
 from skewless.arrays import require
-from skewless.spark.batch import WORKER
+from skewless.spark.batch import WORKER, parallelism
 from skewless.spark.checkpoint import Checkpoint, filesystem
 from skewless.spark.engine import Found
 from skewless.spark.groupstate import Clock, Timeout
@@ -26,11 +26,13 @@ from skewless.spark.keys import column, fields_of, hashed, unused
 from skewless.spark.profile import KEPT, TRACKED
 from skewless.spark.route import worker
 from skewless.spark.schema import arrow_schema, nullable, rows_schema
-from skewless.spark.task import PLACE, Function, Task
+from skewless.spark.task import PLACE, Function, Loading, Task
 from skewless.spark.windows import EARLIEST, histogram_of, observed
 from skewless.store import Manifest, Receipt, Segment, Share, Store, entries, merge, sweep
 from skewless.table import RoutingTable
 
+INITIAL = "initial.json"  # the manifest that a query begins with
+FIRST = -1  # the version of that
 SWEEP = 8  # batches after which files that nothing needs are looked for
 REPORT = StructType([StructField("worker", T.IntegerType())])
 for _name in ("rows", "keys", "expired", "told", "read"):
@@ -79,8 +81,7 @@ class Stateful:
         key = StructType(fields_of(df, self.keys))
         store = Store(files.place("state"), arrow_schema(key), arrow_schema(self.state))
         last = state or {"watermark": EARLIEST}
-        manifest = Manifest.from_json(last["manifest"]) if state else Manifest.empty(store)
-        manifest = _merged(files, store, manifest)
+        manifest = _merged(files, store, _manifest(state, store, files))
         watermark = last["watermark"]
         clock = Clock(
             self._now(batch, files), max(watermark // 1000, 0), self.timeout, self.time is not None, len(self.state)
@@ -167,6 +168,33 @@ class Stateful:
             told += [F.approx_count_distinct(key, 0.02).alias("distinct"), top.alias("top")]
         rows = df.observe(seen, *told)
         return (rows.where(~late) if drops else rows), lambda: observed(seen, df)
+
+
+def load(initial: DataFrame, operator: Stateful, files: Checkpoint) -> None:
+    """Let a query begin with these states: one row a key, with the columns of the key and the fields of the state."""
+    if files.read(INITIAL) is not None or files.numbered("commits"):
+        return  # it has begun with them already
+    wanted = [*operator.keys, *operator.state.names]
+    lacking = [name for name in wanted if name not in initial.columns]
+    require(not lacking, f"the initial state lacks {', '.join(lacking)}; it has {', '.join(initial.columns)}")
+    key = StructType(fields_of(initial, operator.keys))
+    store = Store(files.place("state"), arrow_schema(key), arrow_schema(operator.state))
+    table = RoutingTable.hashed(parallelism(initial))
+    place, number = unused(initial, PLACE, WORKER)
+    hash_of = hashed(initial, operator.keys)
+    rows = initial.select(
+        *(column(name) for name in wanted), F.xxhash64(hash_of).alias(place), worker(table, hash_of).alias(number)
+    )
+    rows = rows.repartitionById(table.n_workers, column(number)).drop(number)
+    task = Loading(store, table, tuple(wanted[: len(operator.keys)]), place, FIRST)
+    receipts = [Receipt.from_bytes(bytes(row[0])) for row in rows.mapInArrow(task, "receipt binary").collect()]
+    files.write(INITIAL, Manifest.empty(store).committed(store, FIRST, receipts).to_json())
+
+
+def _manifest(state: dict[str, Any] | None, store: Store, files: Checkpoint) -> Manifest:
+    """What the batch before left; before the first, what the query begins with."""
+    known = files.read(INITIAL) if state is None else state["manifest"]
+    return Manifest.empty(store) if known is None else Manifest.from_json(known)
 
 
 def read_state(spark: SparkSession, checkpoint: str, batch: int | None = None) -> DataFrame:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic, sleep
 from typing import Any, Literal, get_args
 
@@ -25,7 +26,7 @@ from skewless.spark.keys import fields_of
 from skewless.spark.panes import Span
 from skewless.spark.schema import arrow_schema, schema_of
 from skewless.spark.sink import claim
-from skewless.spark.state import Stateful
+from skewless.spark.state import Stateful, load
 from skewless.spark.task import Function
 from skewless.spark.windows import Windows
 from skewless.table import RoutingTable
@@ -60,13 +61,15 @@ class Stream:
         outputStructType: StructType | str,  # noqa: N803
         stateStructType: StructType | str,  # noqa: N803
         timeoutConf: Timeout = "NoTimeout",  # noqa: N803
+        initialState: DataFrame | None = None,  # noqa: N803
     ) -> Job:
         """func(key, rows, state) is called for each key of a batch, whole on one worker, and for keys that time out.
 
         key: a tuple. rows: an Arrow table. state: a `GroupState`, with the names of PySpark's.
         It returns an Arrow table by the output's schema, or several one by one, or None.
+        initialState: the states of keys before the first batch, one row a key: the columns of the key and of the state.
         """
-        return self._with_state(func, outputStructType, stateStructType, timeoutConf, in_pandas=False)
+        return self._with_state(func, outputStructType, stateStructType, timeoutConf, initialState, in_pandas=False)
 
     def applyInPandasWithState(  # noqa: N802
         self,
@@ -74,12 +77,20 @@ class Stream:
         outputStructType: StructType | str,  # noqa: N803
         stateStructType: StructType | str,  # noqa: N803
         timeoutConf: Timeout = "NoTimeout",  # noqa: N803
+        initialState: DataFrame | None = None,  # noqa: N803
     ) -> Job:
         """The same with pandas frames: rows are one frame, where PySpark gives an iterator of frames."""
-        return self._with_state(func, outputStructType, stateStructType, timeoutConf, in_pandas=True)
+        return self._with_state(func, outputStructType, stateStructType, timeoutConf, initialState, in_pandas=True)
 
     def _with_state(
-        self, func: Function, output: StructType | str, state: StructType | str, timeout: Timeout, *, in_pandas: bool
+        self,
+        func: Function,
+        output: StructType | str,
+        state: StructType | str,
+        timeout: Timeout,
+        initial: DataFrame | None,
+        *,
+        in_pandas: bool,
     ) -> Job:
         require(callable(func), f"applyInArrowWithState takes a function (key, rows, state), not {func!r}")
         require(timeout in get_args(Timeout), f"timeoutConf is one of {', '.join(get_args(Timeout))}, not {timeout!r}")
@@ -88,7 +99,7 @@ class Stream:
         kinds = schema_of(output), schema_of(state)
         arrow_schema(kinds[1])
         operator = Stateful(self.keys, func, *kinds, timeout, self.time, self.watermark, in_pandas)
-        return Job(self, operator, split=False)
+        return Job(self, operator, split=False, before=None if initial is None else partial(load, initial, operator))
 
 
 @dataclass(frozen=True)
@@ -130,6 +141,7 @@ class Job:
     stream: Stream
     operator: Operator
     split: bool  # may keys be split?
+    before: Callable[[Checkpoint], None] | None = None  # what is done before the first batch
 
     def start(self, sink: Sink, checkpoint: str, *, interval: str | None = None, available_now: bool = False) -> Query:
         """Begin, or go on where it was.
@@ -152,6 +164,8 @@ class Job:
         identity = files.identify(self.operator.identity(given.df))
         if isinstance(sink, str):
             claim(sink, identity)
+        if self.before is not None:
+            self.before(files)
         if lock is not None:
             lock.close()
         run = Engine(checkpoint, self.operator, sink, self._placing(), given.statistics, seconds, limits)

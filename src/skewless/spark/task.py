@@ -13,12 +13,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 from pyspark import TaskContext
 
 from skewless.arrays import require
 from skewless.spark.groupstate import Clock, GroupState
 from skewless.store import Entry, HotCopy, Manifest, Places, Share, Store, Tally, Values, opened
+from skewless.store.codec import changing
 from skewless.table import RoutingTable
 
 Function: TypeAlias = Callable[[Values, Any, GroupState], Any]
@@ -159,6 +159,40 @@ class Task:
             yield pa.record_batch([rows, pa.nulls(len(rows), REPORT)], names=["out", "report"])
 
 
+@dataclass(frozen=True)
+class Loading:
+    """The work of tasks that write the states with which a query begins. What `mapInArrow` is given."""
+
+    store: Store
+    table: RoutingTable
+    keys: tuple[str, ...]
+    place: str
+    version: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        worker = TaskContext.get().partitionId()  # type: ignore[union-attr]
+        found = list(batches)
+        if not found:
+            return
+        rows = pa.Table.from_batches(found).combine_chunks()
+        store = self.store
+        parts = [rows.select(schema.names).cast(schema) for schema in (store.key, store.state)]
+        places = rows[self.place].to_numpy().view(np.uint64)
+        texts = store.key_codec.texts(parts[0])
+        once = len(set(zip(places.tolist(), texts, strict=True))) == len(texts)
+        require(once, "the initial state has a row for each key, not several for one")
+        columns = [_struct(part) for part in parts]
+        changes = [pa.array(places), *columns, pa.nulls(len(texts), pa.int64())]
+        share = Share.of(self.table, worker)
+        receipt = store.write(pa.table(changes, schema=store.schema), share, self.version, worker)
+        yield pa.record_batch([pa.array([receipt.to_bytes()], pa.binary())], names=["receipt"])
+
+
+def _struct(rows: pa.Table) -> pa.StructArray:
+    arrays = [column.combine_chunks() for column in rows.columns]
+    return pa.StructArray.from_arrays(arrays, fields=list(rows.schema))
+
+
 class Changes:
     """What the function changed, to be written when the task ends."""
 
@@ -207,7 +241,7 @@ class Groups:
         rows = rows.drop_columns([place])
         named = rows.select(list(keys)).cast(store.key)
         is_first = np.append(True, places[1:] != places[:-1])
-        if _differs(named, ~is_first).any():
+        if changing(named.columns, ~is_first).any():
             # Two keys have one hash, or equal keys look different, as NaN does: their texts decide.
             _, numbers = np.unique(np.array(store.key_codec.texts(named)), return_inverse=True)
             order = np.lexsort((numbers, np.cumsum(is_first)))
@@ -225,18 +259,6 @@ class Groups:
         whole = _frame(self.rows)  # a slice of a frame is several times faster than a frame of a slice
         for start, stop in zip(self.bounds[:-1], self.bounds[1:], strict=True):
             yield whole.iloc[start:stop].reset_index(drop=True)
-
-
-def _differs(keys: pa.Table, again: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which rows that should have the key of the row before do not seem to."""
-    found = np.zeros(again.size, np.bool_)
-    for column in keys.columns:
-        if pa.types.is_nested(column.type):
-            return again
-        this, last = column.slice(1), column.slice(0, max(again.size - 1, 0))
-        same = pc.or_kleene(pc.fill_null(pc.equal(this, last), False), pc.and_(pc.is_null(this), pc.is_null(last)))
-        found[1:] |= ~same.to_numpy()
-    return found & again
 
 
 def _frame(rows: pa.Table) -> Any:

@@ -10,7 +10,10 @@ from decimal import Decimal
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from skewless.arrays import require
 
@@ -75,6 +78,18 @@ class Codec:
         arrays = [_array(column, field) for column, field in zip(columns, self.schema, strict=True)]
         mask = pa.array([row is None for row in rows], pa.bool_())
         return pa.StructArray.from_arrays(arrays, fields=list(self.schema), mask=mask)
+
+
+def changing(columns: Sequence[pa.Array], again: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which of the rows that should have the key of the row before do not seem to; their texts decide."""
+    found = np.zeros(again.size, np.bool_)
+    for column in columns:
+        if pa.types.is_nested(column.type):
+            return again
+        this, last = column.slice(1), column.slice(0, max(again.size - 1, 0))
+        same = pc.or_(pc.fill_null(pc.equal(this, last), False), pc.and_(pc.is_null(this), pc.is_null(last)))
+        found[1:] |= ~np.asarray(same)
+    return found & again
 
 
 def _array(values: Sequence[Any], field: pa.Field) -> pa.Array:
