@@ -102,6 +102,7 @@ class Stateful:
             arrow_schema(self.output),
             f"skewless-{manifest.name}",
         )
+        Share.of(table, 0)  # refuses split keys; and what it computes goes along to the tasks, which compile nothing
         n = table.n_workers
         hash_of = hashed(df, self.keys)
         routed = rows.select("*", F.xxhash64(hash_of).alias(place), worker(table, hash_of).alias(number))
