@@ -1,8 +1,9 @@
 """A running count per key in a stream: rows per second, beside Spark's own ways on RocksDB in the same run.
 
-Three queries run side by side on files of the same rows. In every round each of them gets two files, one after the other,
-while the others rest; what counts is the time that Spark says the second one took: Spark ends Python workers that have
-been idle for a minute, and the first one starts them. `python -m benchmarks.state uniform` or `zipf`.
+Three queries run side by side on files of the same rows. In every round each of them gets two files, one after the
+other, while the others rest. What counts is the time that Spark says the second one took: Spark ends Python workers
+that have been idle for a minute, and the first file starts them again.
+`python -m benchmarks.state uniform` or `zipf`.
 """
 
 from __future__ import annotations

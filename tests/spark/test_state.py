@@ -19,8 +19,10 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField, Str
 
 import skewless.spark as sl
 from skewless import RoutingTable, streams
+from skewless.spark import state as module
 from skewless.spark.checkpoint import Checkpoint
 from skewless.spark.state import Stateful
+from skewless.store import Manifest
 
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
 STATE = StructType([StructField("n", LongType()), StructField("total", DoubleType())])
@@ -67,7 +69,10 @@ def read_state_of(spark: SparkSession, files: Checkpoint, state: Any) -> list[An
     return sl.read_state(spark, files.directory).collect()
 
 
-def test_states_are_those_of_a_dict_while_keys_move_and_workers_change(spark: SparkSession, tmp_path: Path) -> None:
+def test_states_are_those_of_a_dict_while_keys_move_and_workers_change(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skewless.store.manifest.SEGMENTS", 1)  # merge as soon as there is something to merge
     files, op, state = Checkpoint(str(tmp_path)), operator(counting()), None
     oracle: dict[Any, tuple[int, float]] = {}
     for batch in range(4):
@@ -87,7 +92,11 @@ def test_states_are_those_of_a_dict_while_keys_move_and_workers_change(spark: Sp
         state = found.state
         kept = read_state_of(spark, files, state)
         op.forget(state, files)
+        for _, merging in list(module._MERGING.values()):
+            assert len(merging.result()) == len(found.record["loads"])
     assert {row["k"]: (row["n"], row["total"]) for row in kept} == oracle
+    assert state is not None
+    assert len(Manifest.from_json(state["manifest"]).segments) < 4
 
 
 def test_timeouts_come_when_their_time_is_over_and_no_rows_do(spark: SparkSession, tmp_path: Path) -> None:
