@@ -31,6 +31,7 @@ from skewless.spark.explain import Explanation, explain
 from skewless.spark.group import Cogrouped, Grouped, group_by
 from skewless.spark.join import join
 from skewless.spark.profile import Profile, Watched, profile, watch
+from skewless.spark.state import read_state
 from skewless.spark.stream import Query, Stream, stream
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "min",
     "over",
     "profile",
+    "read_state",
     "repartition",
     "stream",
     "sum",
