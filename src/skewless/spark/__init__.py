@@ -11,12 +11,14 @@ if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < (4, 1):
         f"skewless.spark needs pyspark 4.1 or newer, not {pyspark.__version__}: it has no repartitionById"
     )
 
+from skewless.sender import send
 from skewless.spark.aggregate import Aggregate, ArrowAggregate, collect_list, count, max, mean, min, sum
 from skewless.spark.batch import over, repartition
 from skewless.spark.explain import Explanation, explain
 from skewless.spark.group import Cogrouped, Grouped, group_by
 from skewless.spark.join import join
 from skewless.spark.profile import Profile, profile
+from skewless.spark.receiver import receive
 
 __all__ = [
     "Aggregate",
@@ -35,6 +37,8 @@ __all__ = [
     "min",
     "over",
     "profile",
+    "receive",
     "repartition",
+    "send",
     "sum",
 ]
