@@ -20,7 +20,8 @@ import pytest
 
 from skewless import journal, measure, streams
 from skewless.journal import Frame, Journal, Pages
-from skewless.receiver import Block, Lines, Receiver, read
+from skewless.receiver import Receiver
+from skewless.records import Block, Lines, read
 from skewless.sender import send
 
 pytestmark = pytest.mark.compiled
@@ -209,6 +210,8 @@ def test_blocks_are_those_of_algorithm_2(tmp_path: Path, n_workers: int) -> None
         gathered = receiver.blocks(0, end, n_workers)
     with closing(listening(tmp_path)) as receiver:
         replayed = receiver.blocks(0, end, n_workers)
+        again = receiver.blocks(0, end, n_workers)
+    assert [block.rows.tolist() for block in replayed] == [block.rows.tolist() for block in again]
     for blocks in (gathered, replayed):
         found = [[row["value"] for row in rows([block])] for block in blocks]
         assert sorted(value for block in found for value in block) == sorted(lines)
@@ -324,6 +327,6 @@ def test_a_journal_that_cannot_be_written_says_so_from_then_on(tmp_path: Path) -
         log._file = full
         for _ in range(2):
             with pytest.raises(ValueError, match=r"0+\.log cannot be written: .*No space"):
-                log.append(b"x", 1, "s", 1)
+                log.append(b"x", 1, 0, "s", 1)
     assert log.tallies == {}
     log.close()

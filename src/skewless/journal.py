@@ -143,11 +143,11 @@ class Journal(Pages):
         """The same address; behind the first frame of a file, which holds no records, if it is that of one."""
         return self.frame(address).end if address in self.bases else address
 
-    def append(self, content: bytes, rows: int, sender: str, tally: int) -> int:
-        """Some records of a sender, who has sent so many with them; the address they got."""
+    def append(self, content: bytes, rows: int, now: int, sender: str, tally: int) -> int:
+        """Some records of a sender, who has sent so many with them, and their time; the address they got."""
         require(not self.broken, self.broken)
         address = self.end
-        notes = {"rows": rows, "time": time.time_ns() // 1_000_000, "sender": sender, "tally": tally}
+        notes = {"rows": rows, "time": now, "sender": sender, "tally": tally}
         self._write(notes, content)
         self.tallies[sender] = tally
         if self.end - self.bases[-1] >= SEGMENT:

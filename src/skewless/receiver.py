@@ -4,97 +4,22 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from io import BytesIO
 from pathlib import Path
 from threading import Condition, Thread
-from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.json
-from numpy.typing import NDArray
 
 from skewless.accumulator import Accumulated, Accumulator, divided
 from skewless.arrays import Keys, require
 from skewless.journal import Journal, Pages
-from skewless.streams import as_keys
+from skewless.records import MOST_ROWS, Block, Lines, unpacked
 
 CHUNK = 1 << 18  # bytes that are taken from a socket at once, and logged together
 LONGEST = 1 << 24  # bytes of a line
 NAME = 200  # bytes of a sender's name
-MOST_ROWS = 10_000  # rows of a frame, and of what is handed on at once
-
-
-class Block(NamedTuple):
-    """Some rows of the log: of the frame at addresses[i], counts[i] rows, which follow one another in `rows`."""
-
-    directory: str
-    addresses: NDArray[np.int64]
-    counts: NDArray[np.int64]
-    rows: NDArray[np.int32]
-
-
-def read(block: Block, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of a block, in the order in which they came."""
-    pieces = np.split(block.rows, np.cumsum(block.counts)[:-1])
-    held, n_held = list[pa.RecordBatch](), 0
-    with Pages(block.directory) as pages:
-        for address, rows in zip(block.addresses.tolist(), pieces, strict=True):
-            held.append(_records(pages.frame(address).content, schema).take(pa.array(rows)))
-            n_held += rows.size
-            if n_held >= MOST_ROWS:
-                yield from pa.Table.from_batches(held, schema).combine_chunks().to_batches()
-                held, n_held = [], 0
-    if held:
-        yield from pa.Table.from_batches(held, schema).combine_chunks().to_batches()
-
-
-def _records(content: memoryview, schema: pa.Schema) -> pa.RecordBatch:
-    return pa.ipc.read_record_batch(pa.py_buffer(content), schema)
-
-
-@dataclass(frozen=True)
-class Lines:
-    """How lines become rows: as text, the only column; or as JSON objects with these fields, others left out."""
-
-    schema: pa.Schema
-    key: str
-    text: bool
-
-    def parsed(self, lines: bytes, n_lines: int) -> pa.RecordBatch:
-        """One row for each line, or ValueError."""
-        if self.text:
-            values = pa.array(lines[:-1].split(b"\n"), pa.binary()).cast(pa.string())
-            return pa.record_batch([values], schema=self.schema)
-        table = pa.json.read_json(
-            BytesIO(lines),
-            pa.json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
-            pa.json.ParseOptions(explicit_schema=self.schema, unexpected_field_behavior="ignore"),
-        )
-        require(table.num_rows == n_lines, "a line is one JSON object")
-        # Fields that no line has stand where they should; a field that may not be missing is not.
-        return table.select(self.schema.names).cast(self.schema).combine_chunks().to_batches()[0]
-
-    def taken(self, lines: bytes) -> tuple[list[pa.RecordBatch], str]:
-        """Rows of all lines up to the first that cannot be read; and why that cannot."""
-        n_lines = lines.count(b"\n")
-        try:
-            return [self.parsed(lines, n_lines)], ""
-        except (ValueError, TypeError) as error:
-            if n_lines == 1:
-                return [], str(error)
-        half = len(b"\n".join(lines.split(b"\n", n_lines // 2)[:-1])) + 1
-        first, why = self.taken(lines[:half])
-        if why:
-            return first, why
-        second, why = self.taken(lines[half:])
-        return first + second, why
-
-    def keys(self, records: pa.RecordBatch) -> Keys:
-        return as_keys(records.column(self.key))
 
 
 @dataclass
@@ -103,20 +28,21 @@ class Gathering:
 
     start: int
     end: int
-    accumulator: Accumulator
-    began: float = field(default_factory=time.monotonic)
+    accumulator: Accumulator  # its interval begins at 0, with the first frame
     addresses: list[int] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)  # in ms
     rows: int = 0
     is_full: bool = False  # what comes next is of another batch
     batch: Accumulated | None = None  # once it is released
 
-    def add(self, address: int, end: int, keys: Keys) -> None:
-        opened, closes = self.accumulator.interval
-        now = min(opened + int(1000 * (time.monotonic() - self.began)), closes - 1)
-        self.accumulator.add(keys, np.full(keys.size, now, np.int64))
+    def add(self, address: int, end: int, now: int, keys: Keys) -> None:
         self.addresses.append(address)
         self.counts.append(keys.size)
+        self.times.append(now)
+        # A batch may take longer than expected, and clocks may be set back.
+        time_of_batch = min(max(now - self.times[0], 0), self.accumulator.interval[1] - 1)
+        self.accumulator.add(keys, np.full(keys.size, time_of_batch, np.int64))
         self.rows += keys.size
         self.end = end
 
@@ -127,9 +53,13 @@ class Gathering:
 
     def following(self, start: int) -> Gathering:
         """The next batch, expected to be like this one."""
-        batch, spent = self.released(), int(1000 * (time.monotonic() - self.began))
-        tuples, keys = max(batch.n_tuples, 1), max(batch.n_keys, 1)
-        return Gathering(start, start, Accumulator((0, max(spent, 1)), expected_tuples=tuples, expected_keys=keys))
+        batch = self.released()
+        return Gathering(start, start, _accumulator(batch.n_tuples, batch.n_keys, self.times))
+
+
+def _accumulator(n_tuples: int, n_keys: int, times: list[int]) -> Accumulator:
+    lasted = times[-1] - times[0] if times else 0
+    return Accumulator((0, max(lasted, 0) + 1), expected_tuples=max(n_tuples, 1), expected_keys=max(n_keys, 1))
 
 
 class Receiver:
@@ -161,7 +91,8 @@ class Receiver:
         self._target: int | None = None
         self._released: Gathering | None = None
         at = self._journal.end
-        self._gathering = Gathering(at, at, Accumulator((0, 1000), expected_tuples=1000, expected_keys=100))
+        self._gathering = Gathering(at, at, _accumulator(1000, 100, []))
+        self._connections: set[socket.socket] = set()
         self._senders: dict[str, socket.socket] = {}
         self._threads: list[Thread] = []
         try:
@@ -255,10 +186,10 @@ class Receiver:
         with Pages(self._journal.directory) as pages:
             frames = [*pages.frames(start, end)]
         rows = sum(frame.notes["rows"] for frame in frames)
-        accumulator = Accumulator((0, 1000), expected_tuples=max(rows, 1), expected_keys=max(rows // 10, 1))
-        again = Gathering(start, end, accumulator)
+        again = Gathering(start, end, _accumulator(rows, rows // 10, [frame.notes["time"] for frame in frames]))
         for frame in frames:
-            again.add(frame.address, end, self.lines.keys(_records(frame.content, self.lines.schema)))
+            keys = self.lines.keys(unpacked(frame.content, self.lines.schema))
+            again.add(frame.address, end, frame.notes["time"], keys)
         return again
 
     def forget(self, until: int) -> None:
@@ -273,7 +204,7 @@ class Receiver:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            sockets = [self._listener, *self._senders.values()]
+            sockets = [self._listener, *self._connections]
         for each in sockets:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -298,6 +229,10 @@ class Receiver:
                 self._start(self._serve, connection)
 
     def _serve(self, connection: socket.socket) -> None:
+        with self._changed:
+            self._connections.add(connection)
+            if self._closed:
+                connection.close()
         with connection, suppress(OSError):
             try:
                 self._take(connection)
@@ -309,6 +244,10 @@ class Receiver:
                 deadline = time.monotonic() + 5.0
                 while time.monotonic() < deadline and connection.recv(CHUNK):
                     pass
+        with self._changed:
+            self._connections.discard(connection)
+            for name in [name for name, current in self._senders.items() if current is connection]:
+                del self._senders[name]
 
     def _take(self, connection: socket.socket) -> None:
         """All that one sender sends."""
@@ -331,20 +270,15 @@ class Receiver:
             self._senders[name] = connection
             safe = self._journal.tallies.get(name, 0)
         connection.sendall(b"%d\n" % safe)
-        try:
-            while self._lets_through():
-                lines, newline, data = data.rpartition(b"\n")
-                if newline:
-                    self._log(name, connection, lines + newline)
-                require(len(data) <= LONGEST, f"a line is at most {LONGEST} bytes long")
-                received = connection.recv(CHUNK)
-                if not received:
-                    return
-                data += received
-        finally:
-            with self._changed:
-                if self._senders.get(name) is connection:
-                    del self._senders[name]
+        while self._lets_through():
+            lines, newline, data = data.rpartition(b"\n")
+            if newline:
+                self._log(name, connection, lines + newline)
+            require(len(data) <= LONGEST, f"a line is at most {LONGEST} bytes long")
+            received = connection.recv(CHUNK)
+            if not received:
+                return
+            data += received
 
     def _lets_through(self) -> bool:
         """Wait while more of the log is pending than may be; False when the receiver closes."""
@@ -364,17 +298,18 @@ class Receiver:
                     if self._closed or self._senders.get(name) is not connection:
                         return
                     safe = self._journal.tallies.get(name, 0) + piece.num_rows
-                    address = self._journal.append(content, piece.num_rows, name, safe)
-                    self._gather(address, keys)
+                    now = time.time_ns() // 1_000_000
+                    address = self._journal.append(content, piece.num_rows, now, name, safe)
+                    self._gather(address, now, keys)
                 connection.sendall(b"%d\n" % safe)
         if why:
             with self._changed:
                 number = self._journal.tallies.get(name, 0) + 1
             raise ValueError(f"line {number} cannot be read: {why}")
 
-    def _gather(self, address: int, keys: Keys) -> None:
+    def _gather(self, address: int, now: int, keys: Keys) -> None:
         batch = self._gathering
         if self.most_rows is not None and batch.rows + keys.size > self.most_rows:
             batch.is_full = True
         if not batch.is_full:
-            batch.add(address, self._journal.end, keys)
+            batch.add(address, self._journal.end, now, keys)

@@ -12,7 +12,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from skewless.receiver import Block, Lines, Receiver, read
+from skewless.receiver import Receiver
+from skewless.records import Block, Lines, read
 
 
 class ReceiverSource(DataSource):
