@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -252,51 +251,21 @@ def test_profile_counts_and_names_hot_keys(spark: SparkSession) -> None:
     assert sampled.rows == pytest.approx(3000, rel=0.15)
 
 
-@pytest.fixture
-def unbroadcast(spark: SparkSession) -> Iterator[None]:
-    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
-    yield
-    spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
-
-
-@pytest.mark.parametrize("how", ["inner", "left", "right", "full", "semi", "anti"])
-@pytest.mark.parametrize("hot", ["left", "right", "both", "neither"])
-def test_joins_are_those_of_spark(spark: SparkSession, unbroadcast: None, hot: str, how: str) -> None:
-    """Keys that only one side has, NULLs on both, and two columns that both call k and j."""
-
-    def side(skewed_keys: bool, name: str, seed: int) -> DataFrame:
-        n = 900 if skewed_keys else 120
-        ranks = streams.zipf(n, 60, 1.6 if skewed_keys else 0.0, seed=seed).astype(np.int64) + 7 * seed
-        keys = [None if rank % 13 == 5 else f"key {rank}" for rank in ranks]
-        data = pd.DataFrame({"k": keys, "j": ranks % 2, name: np.arange(n)})
-        return spark.createDataFrame(data, f"k string, j long, {name} long").repartition(3)
-
-    left, right = side(hot in ("left", "both"), "worker", 0), side(hot in ("right", "both"), "v", 1)
-    ours, plain = sl.join(left, right, ["k", "j"], how, n_workers=6), left.join(right, ["k", "j"], how)
-    assert ours.columns == plain.columns
-    assert rows(ours) == rows(plain)
-    small = left.limit(0)
-    assert rows(sl.join(small, right, ["k", "j"], how)) == rows(small.join(right, ["k", "j"], how))
-
-
-def test_a_hot_key_is_joined_by_several_workers(spark: SparkSession, unbroadcast: None) -> None:
-    left = skewed(spark, 6000, 50, 2.0).select("k", "v")
-    right = skewed(spark, 400, 50, 0.0).select("k", F.col("v").alias("u"))
-    where = F.spark_partition_id()
-    parts = sl.join(left, right, "k", n_workers=8).groupBy(where).count()
-    plain = left.join(right, "k").repartition(8, "k").groupBy(where).count()
-    loads, hashed_loads = frame(parts)["count"], frame(plain)["count"]
-    assert len(loads) == 8
-    assert loads.max() < 1.5 * loads.mean()
-    assert hashed_loads.max() > 3 * hashed_loads.sum() / 8
-
-
-def test_joins_refuse_what_they_cannot_do(spark: SparkSession) -> None:
-    df = skewed(spark)
-    with pytest.raises(ValueError, match="how is one of inner, left, right, full, semi, anti, not 'cross'"):
-        sl.join(df, df, "k", "cross")
-    with pytest.raises(ValueError, match="the same types"):
-        sl.join(df, df.select(F.col("v").alias("k")), "k")
+def test_rows_are_profiled_by_a_job_that_reads_them_anyway(spark: SparkSession) -> None:
+    df = skewed(spark).withColumn("hash", F.lit(1))
+    watched = sl.watch(df, "k")
+    assert watched.rows.columns == df.columns
+    assert rows(watched.rows) == rows(df)
+    seen, plain = watched.profile(), sl.profile(df, "k")
+    assert (seen.rows, seen.distinct, seen.nulls) == (plain.rows, plain.distinct, plain.nulls)
+    assert seen.histogram.keys.tolist() == plain.histogram.keys.tolist()
+    assert seen.histogram.counts.tolist() == plain.histogram.counts.tolist()
+    assert seen.hottest(3) == plain.hottest(3)
+    for empty in (df.limit(0), spark.createDataFrame([], df.schema)):
+        nothing = sl.watch(empty, "k")
+        assert nothing.rows.collect() == []
+        assert nothing.profile().rows == 0
+        assert nothing.profile().straggler(4) == 1
 
 
 def test_explain_says_what_and_why(spark: SparkSession) -> None:

@@ -226,14 +226,14 @@ def table_for(p: Partitioner[Any, Any], histogram: Histogram, old: RoutingTable 
         return p.condensed(p.plan(histogram, old), histogram)
     if isinstance(p, Hash):
         return RoutingTable.hashed(p.n_workers)
-    sample, fresh = _sampled(histogram, p.seed), deepcopy(p).restore(p.fresh())
+    sample, fresh = sampled(histogram, p.seed), deepcopy(p).restore(p.fresh())
     if p.plans_ahead:
         fresh.observe(sample)
         fresh.adopt(fresh.merge([fresh.snapshot()]))
     return fresh.table(sample)
 
 
-def _sampled(histogram: Histogram, seed: int) -> Keys:
+def sampled(histogram: Histogram, seed: int) -> Keys:
     """A stream with these frequencies, in some order; keys that were not kept are all different."""
     total = max(histogram.total, 1.0)
     size = int(min(SAMPLE, np.ceil(total)))

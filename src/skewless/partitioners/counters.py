@@ -68,6 +68,15 @@ def tally(c: Counters, keys: Keys, start: int) -> int:
     return keys.size
 
 
+def told(c: Counters, histogram: Histogram) -> Counters:
+    """The same with what somebody else has counted."""
+    grains = np.rint(histogram.counts * GRAIN).astype(np.uint64)
+    both = _sums([hashtable.entries(c.counts), (mixed(histogram.keys), grains)])
+    bound = int(c.bound[0])
+    counts = hashtable.filled(*_heaviest(both, bound), room=min(bound, 2 * both[0].size))
+    return c._replace(counts=counts, seen=c.seen + np.array([histogram.total, 0.0, 0.0]))
+
+
 def grown(c: Counters) -> Counters:
     """Room for more keys: a larger table, or the lighter half forgotten and fewer tuples sampled from now on.
 
@@ -152,11 +161,24 @@ def _histogram(parts: list[tuple[Entries, float, float]]) -> Histogram:
     Counts are summed as whole numbers, so that the sums do not depend on the order of sources.
     """
     scaled = [(keys, np.rint(grains * (FINE / batches)).astype(np.uint64)) for (keys, grains), _, batches in parts]
-    mixed, sums = _sums(scaled)
-    keys, counts = unmix64(mixed), sums / (GRAIN * FINE)
+    slots, sums = _sums(scaled)
+    keys, counts = unmix64(slots), sums / (GRAIN * FINE)
     order = np.lexsort((keys, -counts))
     tuples = fsum(tuples / batches for _, tuples, batches in parts)
     return Histogram(keys[order], counts[order], max(0.0, tuples - float(counts.sum())))
+
+
+def mixed(keys: Keys) -> Keys:
+    """Keys as the tables have them."""
+    out = np.empty(keys.size, np.uint64)
+    _mix(keys, out)
+    return out
+
+
+@kernel
+def _mix(keys: Keys, out: Keys) -> None:
+    for i in range(keys.size):
+        out[i] = mix64(keys[i])
 
 
 def _sums(tables: list[Entries]) -> Entries:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,6 +112,18 @@ class Planner(Partitioner[Planned, Policy]):
         keys, _ = checked(keys, times)
         self.run(_tally, keys, NO_TIMES, np.empty(0, np.int32))
 
+    def count(self, histogram: Histogram) -> None:
+        """Learn what somebody else has counted: a batch with these keys."""
+        self._state = self._state._replace(counters=counters.told(self._state.counters, histogram))
+
+    def resized(self, n_workers: int) -> Self:
+        """One of the same kind for more or fewer workers, which knows as much, and leaves most keys where they are."""
+        new = replace(self, n_workers=n_workers)
+        last = as_table(self._state.policy, self.n_workers).resized(n_workers)
+        policy = as_policy(replace(last, version=last.version + 1), new._state.rule)
+        new._state = _in_force(self._state.counters, policy._replace(memo=self._state.policy.memo), self._state.memo)
+        return new
+
     def grown(self, state: Planned) -> Planned:
         return state._replace(counters=counters.grown(state.counters))
 
@@ -162,8 +174,7 @@ class Planner(Partitioner[Planned, Policy]):
 
 
 def _in_force(counted: Counters, policy: Policy, memo: NDArray[np.float64]) -> Planned:
-    mixed = np.empty(policy.keys.size, np.uint64)
-    _mixed(policy.keys, mixed)
+    mixed = counters.mixed(policy.keys)
     numbers = hashtable.filled(mixed, np.arange(1, mixed.size + 1, dtype=np.uint64))
     # The parts of every key sum to WHOLE, so those of the keys before it are whole ones.
     ends = np.cumsum(policy.parts) - WHOLE * np.repeat(np.arange(mixed.size), np.diff(policy.starts))
@@ -173,12 +184,6 @@ def _in_force(counted: Counters, policy: Policy, memo: NDArray[np.float64]) -> P
 def precedence(policy: Any) -> tuple[int, list[bytes]]:
     """The later version goes first; sources that planned apart, under one version, are settled by their bytes."""
     return int(policy.version[0]), [field.tobytes() for field in policy]
-
-
-@kernel
-def _mixed(keys: Keys, out: Keys) -> None:
-    for i in range(keys.size):
-        out[i] = mix64(keys[i])
 
 
 @kernel

@@ -12,21 +12,43 @@ if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < (4, 1):
     )
 
 from skewless.sender import send
-from skewless.spark.aggregate import Aggregate, ArrowAggregate, collect_list, count, max, mean, min, sum
+from skewless.spark.aggregate import (
+    Aggregate,
+    ArrowAggregate,
+    approx_count_distinct,
+    approx_quantile,
+    approx_top_k,
+    collect_list,
+    count,
+    max,
+    mean,
+    min,
+    sum,
+    variance,
+)
 from skewless.spark.batch import over, repartition
+from skewless.spark.exact import Exact
 from skewless.spark.explain import Explanation, explain
 from skewless.spark.group import Cogrouped, Grouped, group_by
 from skewless.spark.join import join
-from skewless.spark.profile import Profile, profile
+from skewless.spark.profile import Profile, Watched, profile, watch
 from skewless.spark.receiver import receive
+from skewless.spark.stream import Query, Stream, stream
 
 __all__ = [
     "Aggregate",
     "ArrowAggregate",
     "Cogrouped",
+    "Exact",
     "Explanation",
     "Grouped",
     "Profile",
+    "Query",
+    "Stream",
+    "Watched",
+    "approx_count_distinct",
+    "approx_quantile",
+    "approx_top_k",
     "collect_list",
     "count",
     "explain",
@@ -40,5 +62,8 @@ __all__ = [
     "receive",
     "repartition",
     "send",
+    "stream",
     "sum",
+    "variance",
+    "watch",
 ]

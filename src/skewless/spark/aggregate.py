@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from skewless.arrays import require
+from skewless.arrays import require, whole
 
 State: TypeAlias = Mapping[str, Column]
 
@@ -25,6 +25,7 @@ class Aggregate:
     finish: the result, from the state.
     grows: the state is about as large as the rows, as in collecting them. Only then splitting a hot key pays: Spark
         combines other aggregates before it sends rows anywhere.
+    inverse: the state that takes a state away again when both are merged; used where its types are exact.
 
     >>> mean = Aggregate(                                                                        # doctest: +SKIP
     ...     partial=lambda: {"sum": F.sum("v"), "n": F.count("v")},
@@ -37,6 +38,7 @@ class Aggregate:
     merge: Callable[[State], State]
     finish: Callable[[State], Column]
     grows: bool = False
+    inverse: Callable[[State], State] | None = None
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,8 @@ class ArrowAggregate:
     """An aggregate in Python functions on Arrow tables; those of one key are split where it is hot, and merged.
 
     partial: rows of one key, some or all of them -> their state, a table by the schema `state`.
-    merge: states of one key, one below the other -> the state of all, by the same schema. It is not called for a key
-        with one state.
+    merge: states of one key, one below the other -> the state of all, by the same schema. It is not called for a
+        single row.
     finish: the state of a key -> its result, by the schema `output`; the columns of the key are put before it.
     """
 
@@ -58,11 +60,21 @@ class ArrowAggregate:
 
 def count(column: str | None = None) -> Aggregate:
     """The number of rows, or of those in which a column is not NULL."""
-    return _folded(lambda: F.count(F.lit(1) if column is None else column), lambda n: F.coalesce(F.sum(n), F.lit(0)))
+    return Aggregate(
+        lambda: {"n": F.count(F.lit(1) if column is None else column)},
+        lambda s: {"n": F.coalesce(F.sum(s["n"]), F.lit(0))},
+        lambda s: s["n"],
+        inverse=_negative,
+    )
 
 
 def sum(column: str) -> Aggregate:  # as in pyspark.sql.functions
-    return _folded(lambda: F.sum(column), F.sum)
+    return Aggregate(
+        lambda: {"sum": F.sum(column), "n": F.count(column)},
+        lambda s: {"sum": F.sum(s["sum"]), "n": F.sum(s["n"])},
+        lambda s: F.when(s["n"] > 0, s["sum"]),
+        inverse=_negative,
+    )
 
 
 def min(column: str) -> Aggregate:
@@ -74,10 +86,66 @@ def max(column: str) -> Aggregate:
 
 
 def mean(column: str) -> Aggregate:
+    return replace(sum(column), finish=lambda s: F.when(s["n"] > 0, s["sum"] / s["n"]))
+
+
+def variance(column: str) -> Aggregate:
+    """The variance of a sample, as Spark's own: NULL for no value, or one."""
+    spread = "array<struct<n:double,mean:double,squares:double>>"
+
+    def together(states: Column) -> Column:
+        """One state of several, by Chan's rule, which does not lose digits where the mean is large."""
+
+        def both(a: Column, b: Column) -> Column:
+            n, apart = a["n"] + b["n"], b["mean"] - a["mean"]
+            squares = a["squares"] + b["squares"] + apart * apart * a["n"] * b["n"] / n
+            return _spread(n, a["mean"] + apart * b["n"] / n, squares)
+
+        nothing = _spread(F.lit(0.0), F.lit(0.0), F.lit(0.0))
+        return F.aggregate(F.filter(states, lambda s: s["n"] > 0), nothing, both)
+
     return Aggregate(
-        lambda: {"sum": F.sum(column), "n": F.count(column)},
-        lambda s: {"sum": F.sum(s["sum"]), "n": F.sum(s["n"])},
-        lambda s: F.when(s["n"] > 0, s["sum"] / s["n"]),
+        lambda: {
+            "spread": _spread(
+                F.count(column).cast("double"),
+                F.coalesce(F.avg(F.col(column).cast("double")), F.lit(0.0)),
+                F.coalesce(F.var_pop(column) * F.count(column), F.lit(0.0)),
+            )
+        },
+        lambda s: {"spread": together(F.collect_list(s["spread"]).cast(spread))},
+        lambda s: F.when(s["spread"]["n"] > 1, s["spread"]["squares"] / (s["spread"]["n"] - 1)),
+    )
+
+
+def approx_count_distinct(column: str) -> Aggregate:
+    """About how many different values there are, by HyperLogLog sketches."""
+    return Aggregate(
+        lambda: {"sketch": F.hll_sketch_agg(column)},
+        lambda s: {"sketch": F.hll_union_agg(s["sketch"])},
+        lambda s: F.coalesce(F.hll_sketch_estimate(s["sketch"]), F.lit(0).cast("bigint")),
+    )
+
+
+def approx_quantile(column: str, share: float) -> Aggregate:
+    """The value below which about this share of the values lies, as a double, by KLL sketches."""
+    require(0 <= share <= 1, f"a quantile is between 0 and 1, not {share}")
+    return Aggregate(
+        lambda: {"sketch": F.kll_sketch_agg_double(F.col(column).cast("double"))},
+        lambda s: {"sketch": F.kll_merge_agg_double(s["sketch"])},
+        lambda s: F.when(
+            F.kll_sketch_get_n_double(s["sketch"]) > 0, F.kll_sketch_get_quantile_double(s["sketch"], F.lit(share))
+        ),
+    )
+
+
+def approx_top_k(column: str, k: int = 5) -> Aggregate:
+    """The k most frequent values with their counts, about, as an array of (item, count)."""
+    k = whole("k", k, 1, 100_000)
+    tracked = 1 << (16 * k - 1).bit_length() if 16 * k > 10_000 else 10_000
+    return Aggregate(
+        lambda: {"sketch": F.call_function("approx_top_k_accumulate", F.col(column), F.lit(tracked))},
+        lambda s: {"sketch": F.call_function("approx_top_k_combine", s["sketch"], F.lit(tracked))},
+        lambda s: F.call_function("approx_top_k_estimate", s["sketch"], F.lit(k)),
     )
 
 
@@ -94,6 +162,14 @@ def collect_list(column: str) -> Aggregate:
 def _folded(of_rows: Callable[[], Column], of_states: Callable[[Column], Column]) -> Aggregate:
     """An aggregate whose state is its result."""
     return Aggregate(lambda: {"value": of_rows()}, lambda s: {"value": of_states(s["value"])}, lambda s: s["value"])
+
+
+def _negative(state: State) -> State:
+    return {name: -value for name, value in state.items()}
+
+
+def _spread(n: Column, mean: Column, squares: Column) -> Column:
+    return F.struct(n.alias("n"), mean.alias("mean"), squares.alias("squares"))
 
 
 def checked(aggregates: Mapping[str, Any]) -> None:

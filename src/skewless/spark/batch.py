@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from skewless.arrays import require, whole
-from skewless.histogram import Histogram
 from skewless.partitioner import Partitioner
 from skewless.partitioners import named
 from skewless.partitioners.auto import table_for
+from skewless.spark import exact
+from skewless.spark.exact import Exact, Sourced
 from skewless.spark.keys import column, fields_of, hashed, unused
 from skewless.spark.profile import profile
 from skewless.spark.route import worker
@@ -26,34 +26,42 @@ WORKER = "worker"  # the name of our column, if the user has none of that name
 def placed(
     df: DataFrame,
     keys: tuple[str, ...],
-    partitioner: Placing,
+    partitioner: Placing | Exact,
     n_workers: int | None,
     *,
     split: bool = False,
-    profiled: Callable[[], Histogram] | None = None,
-) -> RoutingTable:
-    """The table to route by: as given, or planned from a profile of the keys.
+    beside: tuple[DataFrame, tuple[str, ...]] | None = None,
+) -> RoutingTable | Sourced:
+    """What to route by: a table as given, or planned from a profile of the keys; or the partitioner itself.
 
     split: keys may be split; if not, a partitioner or table that splits them is refused.
-    profiled: gives the histogram to plan from, where it is not that of these rows alone.
+    beside: other rows, and their keys, that are to be routed by the same.
     """
     fields_of(df, keys)
     workers = parallelism(df) if n_workers is None else whole("n_workers", n_workers, 1)
+    by: RoutingTable | Sourced
     if isinstance(partitioner, RoutingTable):
         given = partitioner.n_workers
         require(n_workers in (None, given), f"the table is for {given} workers, not for {n_workers}")
         require(split or not partitioner.splits_keys, "this table splits keys, but each is needed whole on one worker")
-        table = partitioner
+        by = partitioner
     else:
-        chosen = _named(partitioner, workers, split) if isinstance(partitioner, str) else partitioner
-        fits = n_workers in (None, chosen.n_workers)
-        require(fits, f"{chosen.name} is for {chosen.n_workers} workers, not for {n_workers}")
-        require(split or not chosen.splits_keys, f"{chosen.name} splits keys, but each is needed whole: {_WHOLE}")
-        histogram = profile(df, *keys).histogram if profiled is None else profiled()
-        table = table_for(chosen, histogram, RoutingTable.hashed(chosen.n_workers))
-    if table.splits_keys:
+        wanted = partitioner.partitioner if isinstance(partitioner, Exact) else partitioner
+        p = chosen(wanted, workers, split, BATCH_COSTS)
+        require(n_workers in (None, p.n_workers), f"{p.name} is for {p.n_workers} workers, not for {n_workers}")
+        frames = [(df, keys)] if beside is None else [(df, keys), beside]
+        if isinstance(partitioner, Exact):
+            alone = not split and not exact.agrees(p)
+            meet = not alone or beside is None
+            require(meet, f"{p.name} places keys in the order of its rows: those of two sides would not meet")
+            checksums(df)
+            return Sourced(p, exact.learned(p, *frames), alone)
+        histograms = [profile(rows, *names).histogram for rows, names in frames]
+        histogram = histograms[0] if beside is None else histograms[0] + histograms[1]
+        by = table_for(p, histogram, RoutingTable.hashed(p.n_workers))
+    if by.splits_keys:
         checksums(df)
-    return table
+    return by
 
 
 _WHOLE = 'take "auto", "level", "kip" or another that keeps keys whole'
@@ -69,12 +77,18 @@ def checksums(df: DataFrame) -> None:
     require(not off, f"splitting keys needs {' and '.join(off)}: without, a retried task may lose or double rows")
 
 
-def _named(name: str, n_workers: int, split: bool) -> Partitioner[Any, Any]:
-    """A partitioner by name; those that may keep keys whole do, unless keys may be split."""
-    params: dict[str, Any] = {"split": split} if name in ("auto", "level") else {}
-    if name == "auto":
-        params["costs"] = BATCH_COSTS
-    return named(name)(n_workers, **params)
+def chosen(
+    partitioner: str | Partitioner[Any, Any], n_workers: int, split: bool, costs: tuple[float, float, float]
+) -> Partitioner[Any, Any]:
+    """A partitioner as given, or by name; one that splits keys is refused where each is needed whole.
+
+    costs: what "auto" goes by.
+    """
+    if isinstance(partitioner, str):
+        params: dict[str, Any] = {"split": split} if partitioner in ("auto", "level") else {}
+        partitioner = named(partitioner)(n_workers, **params | ({"costs": costs} if partitioner == "auto" else {}))
+    require(split or not partitioner.splits_keys, f"{partitioner.name} splits keys, but each is needed whole: {_WHOLE}")
+    return partitioner
 
 
 def parallelism(df: DataFrame) -> int:
@@ -83,28 +97,37 @@ def parallelism(df: DataFrame) -> int:
 
 
 def repartition(
-    df: DataFrame, *keys: str, n_workers: int | None = None, partitioner: Placing = "auto", into: str | None = None
+    df: DataFrame,
+    *keys: str,
+    n_workers: int | None = None,
+    partitioner: Placing | Exact = "auto",
+    into: str | None = None,
 ) -> DataFrame:
     """The same rows in n_workers partitions, each key whole in one of them, and all about the same size.
 
-    partitioner: a name, an instance, or a RoutingTable; by default what costs least.
+    partitioner: a name, an instance, a RoutingTable or an Exact; by default what costs least.
     into: the name of a column for the number of the partition; by default there is none.
     """
-    table = placed(df, keys, partitioner, n_workers)
     require(into is None or into not in df.columns, f"there is a column {into!r} already")
-    if into is None:
+    by = placed(df, keys, partitioner, n_workers)
+    if into is None and isinstance(by, RoutingTable):
         # The expression itself, not a column of it: rows stay as narrow as they are.
-        return df.repartitionById(table.n_workers, worker(table, hashed(df, keys)))
-    return routed(df, keys, table, into)
+        return df.repartitionById(by.n_workers, worker(by, hashed(df, keys)))
+    if into is None:
+        (name,) = unused(df, WORKER)
+        return routed(df, keys, by, name).drop(name)
+    return routed(df, keys, by, into)
 
 
-def routed(df: DataFrame, keys: tuple[str, ...], table: RoutingTable, into: str) -> DataFrame:
+def routed(df: DataFrame, keys: tuple[str, ...], by: RoutingTable | Sourced, into: str) -> DataFrame:
     """The rows on their workers, with the number of the worker in a new column.
 
     After this, grouping, joining or windowing on that column and the key sends no row anywhere again.
     """
-    number = worker(table, hashed(df, keys), F.monotonically_increasing_id())
-    return df.select("*", number.alias(into)).repartitionById(table.n_workers, column(into))
+    if isinstance(by, Sourced):
+        return exact.routed(df, keys, by, into)
+    number = worker(by, hashed(df, keys), F.monotonically_increasing_id())
+    return df.select("*", number.alias(into)).repartitionById(by.n_workers, column(into))
 
 
 def over(
@@ -112,7 +135,7 @@ def over(
     *keys: str,
     order_by: str | Column | list[str | Column] | None = None,
     n_workers: int | None = None,
-    partitioner: Placing = "auto",
+    partitioner: Placing | Exact = "auto",
     **columns: Column,
 ) -> DataFrame:
     """Window functions over each key, whole, on balanced workers; the functions become columns by their names.
@@ -128,7 +151,7 @@ def over(
 
 
 def whole_keys(
-    df: DataFrame, keys: tuple[str, ...], partitioner: Placing, n_workers: int | None
+    df: DataFrame, keys: tuple[str, ...], partitioner: Placing | Exact, n_workers: int | None
 ) -> tuple[DataFrame, str]:
     """The rows on their workers, every key whole, and the name of the column that says where."""
     (name,) = unused(df, WORKER)

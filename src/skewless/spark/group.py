@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, GroupedData
-from pyspark.sql.types import IntegerType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from skewless.arrays import require
-from skewless.histogram import Histogram
-from skewless.spark.aggregate import Aggregate, ArrowAggregate, State, checked
+from skewless.spark.aggregate import Aggregate, ArrowAggregate
 from skewless.spark.batch import WORKER, Placing, placed, routed, whole_keys
+from skewless.spark.exact import Exact
+from skewless.spark.fold import fold_of
 from skewless.spark.keys import column, fields_of, unused
-from skewless.spark.profile import profile
 
 
 @dataclass(frozen=True)
@@ -27,7 +25,7 @@ class Grouped:
     df: DataFrame
     keys: tuple[str, ...]
     n_workers: int | None
-    partitioner: Placing
+    partitioner: Placing | Exact
 
     def applyInPandas(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:  # noqa: N802
         """func gets all rows of a key as a pandas frame, or (key, rows), once for each key."""
@@ -53,40 +51,15 @@ class Grouped:
         Hot keys are split where that pays, and their parts merged. Aggregates of which no state grows are left to
         Spark, which combines them before it sends rows anywhere.
         """
-        if in_arrow:
-            alone = len(in_arrow) == 1 and not aggregates
-            require(alone, "an ArrowAggregate stands alone: it may have several columns")
-            return self._in_arrow(in_arrow[0])
-        checked(aggregates)
-        taken = sorted(set(aggregates) & set(self.keys))
-        require(not taken, f"{', '.join(taken)} is a column of the key already")
-        partial = {into: aggregate.partial() for into, aggregate in aggregates.items()}
-        states = {into: {name: column(_state(into, name)) for name in state} for into, state in partial.items()}
-        if not any(aggregate.grows for aggregate in aggregates.values()):
-            rows = self.df.groupBy(*self._by_key()).agg(*_columns(partial))
-        else:
-            table = placed(self.df, self.keys, self.partitioner, self.n_workers, split=True)
-            (name,) = unused(self.df, WORKER)
-            rows = routed(self.df, self.keys, table, name)
-            rows = rows.groupBy(column(name), *self._by_key()).agg(*_columns(partial))
-            if table.splits_keys:
-                merged = {into: aggregate.merge(states[into]) for into, aggregate in aggregates.items()}
-                rows = rows.groupBy(*self._by_key()).agg(*_columns(merged))
-        results = [aggregate.finish(states[into]).alias(into) for into, aggregate in aggregates.items()]
-        return rows.select(*self._by_key(), *results)
-
-    def _in_arrow(self, aggregate: ArrowAggregate) -> DataFrame:
-        table = placed(self.df, self.keys, self.partitioner, self.n_workers, split=True)
+        fold = fold_of(self.keys, in_arrow, aggregates)
+        if not fold.grows:
+            return fold.direct(self.df, self.keys)
+        by = placed(self.df, self.keys, self.partitioner, self.n_workers, split=True)
         (name,) = unused(self.df, WORKER)
-        groups = routed(self.df, self.keys, table, name).groupBy(column(name), *self._by_key())
-        key = fields_of(self.df, self.keys)
-        of_worker = StructField(name, IntegerType())
-        output = StructType([*key, *_schema(aggregate.output).fields])
-        if not table.splits_keys:
-            return groups.applyInArrow(_whole(aggregate, self.keys, name), output)
-        state = StructType([*key, of_worker, *_schema(aggregate.state).fields])
-        partial = groups.applyInArrow(_partial(aggregate, self.keys, name), state)
-        return partial.groupBy(*self._by_key()).applyInArrow(_merged(aggregate, self.keys, name), output)
+        rows = routed(self.df, self.keys, by, name)
+        if not by.splits_keys:
+            return fold.direct(rows, [*self.keys, name], [name]).drop(name)
+        return fold.concluded(fold.partial(rows, [*self.keys, name], [name]), self.keys, fold.schema(self.df))
 
     def _by_key(self) -> list[Column]:
         return [column(key) for key in self.keys]
@@ -113,43 +86,26 @@ class Cogrouped:
 
     def _routed(self) -> tuple[GroupedData, GroupedData, list[str]]:
         first = self.left
-        table = placed(first.df, first.keys, first.partitioner, first.n_workers, profiled=self._histogram)
+        beside = (self.right.df, self.right.keys)
+        by = placed(first.df, first.keys, first.partitioner, first.n_workers, beside=beside)
         groups, names = [], []
         for side in (self.left, self.right):
             (name,) = unused(side.df, WORKER)
-            rows = routed(side.df, side.keys, table, name)
+            rows = routed(side.df, side.keys, by, name)
             groups.append(rows.groupBy(column(name), *(column(key) for key in side.keys)))
             names.append(name)
         return groups[0], groups[1], names
 
-    def _histogram(self) -> Histogram:
-        left, right = (profile(side.df, *side.keys).histogram for side in (self.left, self.right))
-        return left + right
 
-
-def group_by(df: DataFrame, *keys: str, n_workers: int | None = None, partitioner: Placing = "auto") -> Grouped:
+def group_by(df: DataFrame, *keys: str, n_workers: int | None = None, partitioner: Placing | Exact = "auto") -> Grouped:
     """Rows by key, on balanced workers.
 
     keys: columns, of any types that Spark groups by.
     n_workers: how many partitions; by default the session's shuffle partitions.
-    partitioner: a name, an instance or a RoutingTable; by default what costs least.
+    partitioner: a name, an instance, a RoutingTable or an Exact; by default what costs least.
     """
     fields_of(df, keys)
     return Grouped(df, keys, n_workers, partitioner)
-
-
-def _state(into: str, name: str) -> str:
-    return f"{into} {name}"
-
-
-def _columns(states: Mapping[str, State]) -> list[Column]:
-    return [value.alias(_state(into, name)) for into, state in states.items() for name, value in state.items()]
-
-
-def _schema(given: StructType | str) -> StructType:
-    schema = StructType.fromDDL(given) if isinstance(given, str) else given
-    require(isinstance(schema, StructType), f"a schema names its columns, such as 'n long', not {given!r}")
-    return cast(StructType, schema)
 
 
 # What follows makes functions that run in Python workers. Spark pickles those inside others by value, so that they need
@@ -179,46 +135,3 @@ def _keyed_pair(
 
     call.__name__ = getattr(func, "__name__", "call")
     return call
-
-
-def _partial(aggregate: ArrowAggregate, keys: tuple[str, ...], worker: str) -> Callable[[pa.Table], pa.Table]:
-    """Rows of a key on one worker -> their state, with the key and the worker before it."""
-    of_rows, before = aggregate.partial, _before()
-
-    def call(rows: pa.Table) -> pa.Table:
-        return before(rows, [*keys, worker], of_rows(rows.drop_columns([worker])))
-
-    return call
-
-
-def _merged(aggregate: ArrowAggregate, keys: tuple[str, ...], worker: str) -> Callable[[pa.Table], pa.Table]:
-    """States of a key -> its result, with the key before it."""
-    merge, finish, before = aggregate.merge, aggregate.finish, _before()
-
-    def call(states: pa.Table) -> pa.Table:
-        bare = states.drop_columns([*keys, worker])
-        split = pc.count_distinct(states[worker]).as_py() > 1
-        return before(states, list(keys), finish(merge(bare) if split else bare))
-
-    return call
-
-
-def _whole(aggregate: ArrowAggregate, keys: tuple[str, ...], worker: str) -> Callable[[pa.Table], pa.Table]:
-    """All rows of a key -> its result, with the key before it."""
-    of_rows, finish, before = aggregate.partial, aggregate.finish, _before()
-
-    def call(rows: pa.Table) -> pa.Table:
-        return before(rows, list(keys), finish(of_rows(rows.drop_columns([worker]))))
-
-    return call
-
-
-def _before() -> Callable[[pa.Table, list[str], pa.Table], pa.Table]:
-    def before(rows: pa.Table, names: list[str], result: pa.Table) -> pa.Table:
-        """The result, with columns that are the same in all rows put before it."""
-        constant = rows.select(names).take([0] * result.num_rows)
-        for name in result.column_names:
-            constant = constant.append_column(name, result[name])
-        return constant
-
-    return before

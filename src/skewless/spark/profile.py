@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
 import numpy as np
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from skewless.arrays import require, whole
@@ -66,21 +67,74 @@ def profile(df: DataFrame, *keys: str, sample: float = 1.0) -> Profile:
     require(0 < sample <= 1, f"sample is more than 0 and at most 1, not {sample}")
     began = perf_counter()
     some = df if sample == 1 else df.sample(fraction=sample, seed=1)
-    found = (
-        some.select(hashed(df, keys).alias("hash"), any_null(keys).alias("is_null"))
-        .agg(
-            F.count(F.lit(1)),
-            F.approx_count_distinct("hash", 0.02),
-            F.count_if("is_null"),
-            F.expr(f"approx_top_k(hash, {KEPT}, {TRACKED})"),
-        )
-        .collect()[0]
-    )
-    rows, distinct, nulls, top = found
-    hashes = np.array([item for item, _ in top or ()], np.int64).view(np.uint64)
-    counts = np.array([count for _, count in top or ()], np.float64)
+    hashes = some.select(hashed(df, keys).alias("hash"), any_null(keys).alias("is_null"))
+    found = hashes.agg(*measures("hash", column("is_null"))).collect()[0].asDict()
+    return profiled(df, keys, found, sample, perf_counter() - began)
+
+
+@dataclass(frozen=True, eq=False)
+class Watched:
+    """Rows that are profiled while something else reads them; what `watch` gives."""
+
+    rows: DataFrame
+    keys: tuple[str, ...]
+    df: DataFrame = field(repr=False)
+    observation: Observation = field(repr=False)
+
+    def profile(self) -> Profile:
+        """The profile of the rows, after the first action that reads them all; it waits for that."""
+        return profiled(self.df, self.keys, observed(self.observation))
+
+
+def watch(df: DataFrame, *keys: str) -> Watched:
+    """The same rows, which are profiled by the first job that reads them, for next to nothing.
+
+    >>> watched = watch(df, "k")                                                                 # doctest: +SKIP
+    >>> watched.rows.write.parquet("out")                                                        # doctest: +SKIP
+    >>> watched.profile().straggler(64)                                                          # doctest: +SKIP
+    """
+    observation, (name,) = Observation(), unused(df, "hash")
+    rows = df.select("*", hashed(df, keys).alias(name)).observe(observation, *measures(name, any_null(keys)))
+    return Watched(rows.select(*map(column, df.columns)), tuple(keys), df, observation)
+
+
+def measures(hashes: str, is_null: Column) -> list[Column]:
+    """Aggregates of the rows from which `profiled` makes a profile: of a pass of its own, or of `df.observe`.
+
+    hashes: the column of key hashes. A column, because aggregates would not compile an expression.
+    """
+    return [
+        F.count(F.lit(1)).alias("rows"),
+        F.approx_count_distinct(column(hashes), 0.02).alias("distinct"),
+        F.count_if(is_null).alias("nulls"),
+        F.call_function("approx_top_k", column(hashes), F.lit(KEPT), F.lit(TRACKED)).alias("top"),
+    ]
+
+
+def profiled(
+    df: DataFrame, keys: Sequence[str], found: Mapping[str, Any], sample: float = 1.0, seconds: float = 0.0
+) -> Profile:
+    """The profile of rows, of which `measures` found this; nothing was found where there were no rows.
+
+    sample: the share of rows that was looked at.
+    """
+    rows, nulls = found.get("rows", 0), found.get("nulls", 0)
+    top = found.get("top") or ()
+    hashes = np.array([item for item, _ in top], np.int64).view(np.uint64)
+    counts = np.array([count for _, count in top], np.float64)
     order = np.lexsort((hashes, -counts))
     rest = max(0.0, rows - float(counts.sum()))
     histogram = Histogram(hashes[order], counts[order] / sample, rest / sample)
     scaled = [round(number / sample) for number in (rows, nulls)]
-    return Profile(tuple(keys), scaled[0], distinct, scaled[1], histogram, perf_counter() - began, df)
+    return Profile(tuple(keys), scaled[0], found.get("distinct", 0), scaled[1], histogram, seconds, df)
+
+
+def observed(observation: Observation) -> dict[str, Any]:
+    """What was observed, once the first action on the rows is done; nothing if Spark found that there are no rows."""
+    try:
+        return observation.get
+    except Exception as failure:
+        # Classic cannot convert the empty row that it then has; Connect gives no metrics.
+        if "toPyRow" in str(failure):
+            return {}
+        raise

@@ -1,0 +1,115 @@
+"""What a batch costs the keyed store, by how many keys have a state, and what a move costs.
+
+One worker answers for all keys. A batch touches some of them: it brings the hot copy up to the batch before, gets their
+states, writes new ones to the changelog, and commits. Rounds on the small and the large store take turns.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from skewless import RoutingTable
+from skewless.kernels.hash import spark_hashes
+from skewless.store import HotCopy, Manifest, Share, Store, Tally, opened
+
+FEW, MANY, TOUCHED, ROUNDS = 50_000, 5_000_000, 10_000, 12
+MOVED = 0.05  # the share of hosts that moves
+BOUND = 2.0
+KEY, STATE = pa.schema({"k": pa.string()}), pa.schema({"n": pa.int64()})
+STEPS = ("catch up", "get", "write", "commit")
+
+
+class Stream:
+    """A store with a state for each of so many keys, and batches for it."""
+
+    def __init__(self, folder: Path, n_keys: int) -> None:
+        self.store = Store(str(folder / "durable"), KEY, STATE)
+        self.hot, self.n_keys, self.rng = folder / "hot", n_keys, np.random.default_rng(0)
+        self.table = RoutingTable.hashed(1)
+        self.manifest = Manifest.empty(self.store)
+        self.commit(np.arange(n_keys), np.zeros(n_keys, np.int64))
+        began = perf_counter()
+        with self.opened():
+            self.loading = perf_counter() - began
+
+    def opened(self, tally: Tally | None = None) -> AbstractContextManager[HotCopy]:
+        return opened(self.hot, 0, self.store, self.manifest, Share.of(self.table, 0), tally)
+
+    def commit(self, keys: NDArray[np.int64], counts: NDArray[np.int64]) -> list[float]:
+        began = perf_counter()
+        names = pa.array(keys).cast(pa.string())
+        columns = [
+            pa.array(spark_hashes(keys.astype(np.uint64))),
+            pa.StructArray.from_arrays([names], fields=list(KEY)),
+            pa.StructArray.from_arrays([pa.array(counts)], fields=list(STATE)),
+            pa.nulls(keys.size, pa.int64()),
+        ]
+        version = self.manifest.version + 1
+        changes = pa.table(columns, schema=self.store.schema)
+        receipt = self.store.write(changes, Share.of(self.table, 0), version, 0)
+        written = perf_counter()
+        self.manifest = self.manifest.committed(self.store, version, [receipt])
+        return [written - began, perf_counter() - written]
+
+    def batch(self) -> list[float]:
+        """The seconds of each step."""
+        keys = self.rng.choice(self.n_keys, TOUCHED, replace=False)
+        began = perf_counter()
+        with self.opened() as copy:
+            caught_up = perf_counter()
+            texts = [f'["{key}"]' for key in keys.tolist()]
+            found = copy.get(spark_hashes(keys.astype(np.uint64)), texts)
+            counts = np.array([entry.state[0] + 1 for entry in found if entry and entry.state])
+            got = perf_counter()
+            return [caught_up - began, got - caught_up, *self.commit(keys, counts)]
+
+
+def main() -> None:
+    console = Console()
+    with TemporaryDirectory() as folder:
+        streams = {n_keys: Stream(Path(folder, str(n_keys)), n_keys) for n_keys in (FEW, MANY)}
+        times: dict[int, list[list[float]]] = {n_keys: [] for n_keys in streams}
+        for number in range(ROUNDS + 2):
+            for n_keys, stream in streams.items():
+                spent = stream.batch()
+                if number >= 2:
+                    times[n_keys].append(spent)
+        shown = Table(title=f"{TOUCHED:,} keys touched, milliseconds, median of {ROUNDS} batches")
+        for title in ("keys with a state", *STEPS, "batch", "loading all, s"):
+            shown.add_column(title, justify="right")
+        for n_keys, stream in streams.items():
+            steps = [median(1000 * each[step] for each in times[n_keys]) for step in range(len(STEPS))]
+            total = median(1000 * sum(each) for each in times[n_keys])
+            shown.add_row(f"{n_keys:,}", *(f"{step:.0f}" for step in (*steps, total)), f"{stream.loading:.1f}")
+        console.print(shown)
+        pairs = zip(times[MANY], times[FEW], strict=True)
+        ratio = median(sum(many) / sum(few) for many, few in pairs)
+        print(f"{MANY:,} keys cost {ratio:.2f} x of {FEW:,} keys (bound {BOUND} x)")
+        stream = streams[MANY]
+        gone = stream.table.hosts.size - round(MOVED * stream.table.hosts.size)
+        share = Share.of(stream.table, 0)
+        without = Share(np.arange(share.hosts.size) < gone, share.hot, share.owned)
+        everything = sum(segment.bytes for segment in stream.manifest.segments)
+        with opened(stream.hot, 0, stream.store, stream.manifest, without):
+            pass
+        tally, began = Tally(), perf_counter()
+        with stream.opened(tally):
+            seconds = perf_counter() - began
+        moved, read = 1 - gone / share.hosts.size, tally.bytes / everything
+        print(f"a move of {moved:.1%} of the hosts reads {read:.1%} of the state in {seconds:.2f} s")
+    sys.exit(0 if ratio <= BOUND else 1)
+
+
+if __name__ == "__main__":
+    main()

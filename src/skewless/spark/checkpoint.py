@@ -1,0 +1,161 @@
+"""The files that a stream keeps beside Spark's checkpoint: small, checked, written whole or not at all, by batch."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+from uuid import uuid4
+
+import pyarrow.fs as pafs
+import xxhash
+
+from skewless.arrays import require
+
+FORMAT = 1
+KEPT = 10_000  # records of batches that are kept, at the least
+_LENGTH = 2_000  # a record is seldom longer, in bytes
+
+
+class Checkpoint:
+    """A directory on any filesystem that Arrow knows: `spark` in it is Spark's, `skewless` is ours.
+
+    What belongs to a batch has its number in its name. A file appears under its name when it is complete, and carries a
+    checksum, so that whatever is there is true or refused.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self._files, path = filesystem(directory)
+        self._root = f"{path}/skewless"
+
+    @property
+    def of_spark(self) -> str:
+        return f"{self.directory.rstrip('/')}/spark"
+
+    def place(self, name: str) -> str:
+        """Where a file or directory of ours is, for Spark."""
+        return f"{self.directory.rstrip('/')}/skewless/{name}"
+
+    def read(self, name: str) -> Any:
+        """The content of a JSON file; None if there is none."""
+        data = self.read_bytes(name)
+        return None if data is None else json.loads(data)
+
+    def write(self, name: str, content: Any) -> None:
+        self.write_bytes(name, json.dumps(content, separators=(",", ":")).encode())
+
+    def read_bytes(self, name: str) -> bytes | None:
+        path = f"{self._root}/{name}"
+        if self._files.get_file_info(path).type == pafs.FileType.NotFound:
+            return None
+        try:
+            with self._files.open_input_file(path) as file:
+                data: bytes = file.read()
+        except OSError as error:
+            raise OSError(f"cannot read {path}: {error}") from error
+        check, content = data[:16], data[17:]
+        if check.decode(errors="replace") != xxhash.xxh64_hexdigest(content):
+            raise OSError(f"{path} is damaged: it is not what was written")
+        return content
+
+    def write_bytes(self, name: str, content: bytes) -> None:
+        path = f"{self._root}/{name}"
+        try:
+            self._files.create_dir(path.rpartition("/")[0], recursive=True)
+            with self._files.open_output_stream(f"{path}.tmp") as file:
+                file.write(xxhash.xxh64_hexdigest(content).encode() + b"\n" + content)
+            self._files.move(f"{path}.tmp", path)
+        except OSError as error:
+            raise OSError(f"cannot write {path}: {error}") from error
+
+    def numbered(self, kind: str) -> list[int]:
+        """The batches of which there is a file, or directory, of a kind."""
+        found = self._files.get_file_info(pafs.FileSelector(f"{self._root}/{kind}", allow_not_found=True))
+        names = [info.base_name.partition(".") for info in found]
+        return sorted(int(number) for number, _, ending in names if number.isdigit() and not ending.endswith("tmp"))
+
+    def forget(self, kind: str, batches: list[int], ending: str = "") -> None:
+        """Delete what is no longer needed. What is gone already is no error."""
+        for batch in batches:
+            path = f"{self._root}/{kind}/{batch}{ending}"
+            kinds = self._files.get_file_info(path).type
+            if kinds == pafs.FileType.Directory:
+                self._files.delete_dir(path)
+            elif kinds == pafs.FileType.File:
+                self._files.delete_file(path)
+
+    def identify(self, identity: Mapping[str, str]) -> str:
+        """Refuse a checkpoint of another query, or of a newer version; returns the name of this one."""
+        known = self.read("query.json")
+        if known is None:
+            leftover = self.numbered("commits")
+            require(not leftover, f"{self.place('query.json')} is missing, but there are {len(leftover)} commits")
+            known = {"format": FORMAT, "id": uuid4().hex, "identity": dict(identity)}
+            self.write("query.json", known)
+        found = known["format"]
+        require(found == FORMAT, f"{self.directory} has format {found}; this version of skewless reads {FORMAT}")
+        before = known["identity"]
+        changed = [
+            f"{name} was {before.get(name, 'not there')}, and is {identity.get(name, 'not there')} now"
+            for name in sorted({*before, *identity})
+            if before.get(name) != identity.get(name)
+        ]
+        require(not changed, f"{self.directory} is the checkpoint of another query: {'; '.join(changed)}")
+        return str(known["id"])
+
+    def lock(self) -> TextIO | None:
+        """Keep others off, as long as this process lives and the file is open; refused if another has it.
+
+        Only a local filesystem has locks.
+        """
+        if not isinstance(self._files, pafs.LocalFileSystem):
+            return None
+        Path(self._root).mkdir(parents=True, exist_ok=True)
+        # The lock lasts as long as the file is open.
+        file = Path(self._root, "lock").open("a")  # noqa: SIM115
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            raise ValueError(f"another query is running on the checkpoint {self.directory}: stop it first") from None
+        return file
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        """Append to batches.jsonl; when that is too long, the older half of it goes."""
+        path = f"{self._root}/batches.jsonl"
+        line = json.dumps(record, separators=(",", ":")).encode()
+        self._files.create_dir(self._root, recursive=True)
+        if (self._files.get_file_info(path).size or 0) > 2 * KEPT * _LENGTH:
+            lines = [json.dumps(line, separators=(",", ":")).encode() for line in self.records()[-KEPT:]]
+            with self._files.open_output_stream(f"{path}.tmp") as file:
+                file.write(b"\n".join(lines))
+            self._files.move(f"{path}.tmp", path)
+        with self._files.open_append_stream(path) as file:
+            file.write(b"\n" + line)  # the line before may be torn
+
+    def records(self) -> list[dict[str, Any]]:
+        """The records of batches, one for each: of a batch that ran twice the last one. Torn lines are left out."""
+        path = f"{self._root}/batches.jsonl"
+        if self._files.get_file_info(path).type == pafs.FileType.NotFound:
+            return []
+        with self._files.open_input_file(path) as file:
+            lines = file.read().splitlines()
+        found: dict[int, dict[str, Any]] = {}
+        for line in lines:
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            found[record["batch"]] = record
+        return [found[batch] for batch in sorted(found)]
+
+
+def filesystem(directory: str) -> tuple[pafs.FileSystem, str]:
+    """The filesystem of a path or URI, and the path on it."""
+    require(bool(directory), "a directory has a name, or a URI")
+    known = "://" in directory or directory.startswith("file:")
+    files, path = pafs.FileSystem.from_uri(directory if known else str(Path(directory).absolute()))
+    return files, path.rstrip("/")

@@ -1,0 +1,233 @@
+"""Aggregates in steps: partial states of rows, states merged, results concluded; in columns, or in Python on Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.types import ArrayType, DataType, DecimalType, IntegralType, MapType, StructField, StructType
+
+from skewless.arrays import require
+from skewless.spark.aggregate import Aggregate, ArrowAggregate, State, checked, count
+from skewless.spark.keys import column, fields_of
+
+
+@dataclass(frozen=True)
+class InColumns:
+    """Aggregates in columns of Spark, by their names."""
+
+    aggregates: Mapping[str, Aggregate]
+
+    @property
+    def grows(self) -> bool:
+        return any(aggregate.grows for aggregate in self.aggregates.values())
+
+    def schema(self, rows: DataFrame) -> StructType:
+        """Of the states of such rows."""
+        return cast(StructType, _nullable(rows.agg(*self._partial()).schema))
+
+    def output(self, rows: DataFrame) -> StructType:
+        """Of the results of such rows."""
+        return rows.agg(*self._partial()).select(*self._results()).schema
+
+    def partial(self, rows: DataFrame, by: Sequence[str], hidden: Sequence[str] = ()) -> DataFrame:
+        """One state for each group of rows; its columns are those that it is grouped by, and the state's.
+
+        hidden: columns that are ours, which the user's functions do not see.
+        """
+        return rows.groupBy(*map(column, by)).agg(*self._partial())
+
+    def merged(self, states: DataFrame, by: Sequence[str], schema: StructType) -> DataFrame:
+        """One state of all states of a group."""
+        merged = {into: aggregate.merge(self._state(into)) for into, aggregate in self.aggregates.items()}
+        # Sums of sums are wider decimals to Spark; a state keeps its type, however often it is merged.
+        kinds = {field.name: field.dataType for field in schema.fields}
+        return states.groupBy(*map(column, by)).agg(
+            *(value.cast(kinds[name]).alias(name) for name, value in _named(merged))
+        )
+
+    def concluded(self, states: DataFrame, by: Sequence[str], schema: StructType) -> DataFrame:
+        """The results, by group, from states of which a group may have several."""
+        return self.merged(states, by, schema).select(*map(column, by), *self._results())
+
+    def direct(self, rows: DataFrame, by: Sequence[str], hidden: Sequence[str] = ()) -> DataFrame:
+        """The results of groups of rows that are whole."""
+        return self.partial(rows, by).select(*map(column, by), *self._results())
+
+    def invertible(self, schema: StructType) -> bool:
+        """Whether states can be taken away again, exactly."""
+        exact = all(isinstance(field.dataType, (IntegralType, DecimalType)) for field in schema.fields)
+        return exact and all(aggregate.inverse for aggregate in self.aggregates.values())
+
+    def counted(self) -> InColumns:
+        """The same, with a count of rows: without it a group from which all was taken away seems to be there."""
+        return InColumns({**self.aggregates, _ROWS: count()})
+
+    def inverse(self, states: DataFrame) -> DataFrame:
+        """States that take these away when they are merged."""
+        taken = {
+            into: aggregate.inverse(self._state(into))
+            for into, aggregate in self.aggregates.items()
+            if aggregate.inverse is not None
+        }
+        return states.withColumns(dict(_named(taken)))
+
+    def present(self, states: DataFrame) -> DataFrame:
+        """The states from which not all was taken away."""
+        return states.where(self._state(_ROWS)["n"] > 0)
+
+    def describe(self) -> str:
+        """What tells these aggregates from others."""
+        return "; ".join(f"{name} = {expression}" for name, expression in _named(self._states()))
+
+    def _states(self) -> dict[str, State]:
+        return {into: aggregate.partial() for into, aggregate in self.aggregates.items()}
+
+    def _partial(self) -> list[Column]:
+        return [value.alias(name) for name, value in _named(self._states())]
+
+    def _state(self, into: str) -> State:
+        return {name: column(_name(into, name)) for name in self.aggregates[into].partial()}
+
+    def _results(self) -> list[Column]:
+        shown = {into: aggregate for into, aggregate in self.aggregates.items() if into != _ROWS}
+        return [aggregate.finish(self._state(into)).alias(into) for into, aggregate in shown.items()]
+
+
+_ROWS = "rows of group"
+
+
+@dataclass(frozen=True)
+class InArrow:
+    """One aggregate in Python functions on Arrow tables. Its steps run once for each group."""
+
+    aggregate: ArrowAggregate
+    grows = True
+
+    def schema(self, rows: DataFrame) -> StructType:
+        return schema_of(self.aggregate.state)
+
+    def output(self, rows: DataFrame) -> StructType:
+        return schema_of(self.aggregate.output)
+
+    def partial(self, rows: DataFrame, by: Sequence[str], hidden: Sequence[str] = ()) -> DataFrame:
+        schema = StructType([*fields_of(rows, by), *schema_of(self.aggregate.state).fields])
+        return rows.groupBy(*map(column, by)).applyInArrow(_each(by, list(hidden), self.aggregate.partial), schema)
+
+    def merged(self, states: DataFrame, by: Sequence[str], schema: StructType) -> DataFrame:
+        known = StructType([*fields_of(states, by), *schema.fields])
+        others = [name for name in states.columns if name not in known.names]
+        merge = _unless_alone(self.aggregate.merge)
+        return states.groupBy(*map(column, by)).applyInArrow(_each(by, [*by, *others], merge), known)
+
+    def concluded(self, states: DataFrame, by: Sequence[str], schema: StructType) -> DataFrame:
+        output = StructType([*fields_of(states, by), *schema_of(self.aggregate.output).fields])
+        others = [name for name in states.columns if name not in (*by, *schema.names)]
+        conclude = _then(_unless_alone(self.aggregate.merge), self.aggregate.finish)
+        return states.groupBy(*map(column, by)).applyInArrow(_each(by, [*by, *others], conclude), output)
+
+    def direct(self, rows: DataFrame, by: Sequence[str], hidden: Sequence[str] = ()) -> DataFrame:
+        output = StructType([*fields_of(rows, by), *schema_of(self.aggregate.output).fields])
+        whole = _then(self.aggregate.partial, self.aggregate.finish)
+        return rows.groupBy(*map(column, by)).applyInArrow(_each(by, list(hidden), whole), output)
+
+    def invertible(self, schema: StructType) -> bool:
+        return False
+
+    def counted(self) -> InArrow:
+        return self
+
+    def inverse(self, states: DataFrame) -> DataFrame:
+        raise TypeError("an ArrowAggregate has no inverse")
+
+    def present(self, states: DataFrame) -> DataFrame:
+        return states
+
+    def describe(self) -> str:
+        names = [getattr(step, "__qualname__", "a function") for step in (self.aggregate.partial, self.aggregate.merge)]
+        return f"{' and '.join(names)} to {schema_of(self.aggregate.state).simpleString()}"
+
+
+Fold: TypeAlias = InColumns | InArrow
+
+
+def fold_of(keys: Sequence[str], in_arrow: Sequence[ArrowAggregate], aggregates: Mapping[str, Aggregate]) -> Fold:
+    """The aggregates that a user gave: some by name, or one on Arrow tables."""
+    if in_arrow:
+        alone = len(in_arrow) == 1 and not aggregates
+        require(alone, "an ArrowAggregate stands alone: it may have several columns")
+        fits = isinstance(in_arrow[0], ArrowAggregate)
+        require(fits, f"agg takes an sl.ArrowAggregate or names, such as n=sl.count(), not {in_arrow[0]!r}")
+        for schema in (in_arrow[0].state, in_arrow[0].output):
+            _distinct(keys, schema_of(schema).names)
+        return InArrow(in_arrow[0])
+    checked(aggregates)
+    _distinct(keys, list(aggregates))
+    return InColumns(aggregates)
+
+
+def _distinct(keys: Sequence[str], names: Sequence[str]) -> None:
+    taken = sorted(set(names) & set(keys))
+    require(not taken, f"{', '.join(taken)} is a column of the key already")
+
+
+def schema_of(given: StructType | str) -> StructType:
+    schema: DataType = StructType.fromDDL(given) if isinstance(given, str) else given
+    require(isinstance(schema, StructType), f"a schema names its columns, such as 'n long', not {given!r}")
+    return cast(StructType, schema)
+
+
+def _nullable(kind: DataType) -> DataType:
+    """The same type, with NULL anywhere: merging does not keep Spark sure of its absence."""
+    if isinstance(kind, StructType):
+        return StructType([StructField(field.name, _nullable(field.dataType)) for field in kind.fields])
+    if isinstance(kind, ArrayType):
+        return ArrayType(_nullable(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(_nullable(kind.keyType), _nullable(kind.valueType))
+    return kind
+
+
+def _name(into: str, name: str) -> str:
+    return f"{into} {name}"
+
+
+def _named(states: Mapping[str, State]) -> list[tuple[str, Column]]:
+    return [(_name(into, name), value) for into, state in states.items() for name, value in state.items()]
+
+
+# What follows makes functions that run in Python workers. Spark pickles those inside others by value, so that they need
+# pyarrow there, but not this library.
+
+Step: TypeAlias = Callable[[pa.Table], pa.Table]
+
+
+def _each(by: Sequence[str], dropped: Sequence[str], step: Step) -> Step:
+    """A step for one group: what it is grouped by is put before the step's result; it does not see what is dropped."""
+    names, unseen = list(by), list(dropped)
+
+    def call(rows: pa.Table) -> pa.Table:
+        result = step(rows.drop_columns(unseen))
+        constant = rows.select(names).take([0] * result.num_rows)
+        for name in result.column_names:
+            constant = constant.append_column(name, result[name])
+        return constant
+
+    return call
+
+
+def _unless_alone(merge: Step) -> Step:
+    def call(states: pa.Table) -> pa.Table:
+        return merge(states) if states.num_rows > 1 else states
+
+    return call
+
+
+def _then(first: Step, second: Step) -> Step:
+    def call(rows: Any) -> Any:
+        return second(first(rows))
+
+    return call

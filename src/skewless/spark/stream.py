@@ -1,0 +1,285 @@
+"""Streams: `sl.stream(events, "k", time="ts").window("60 seconds").agg(n=sl.count()).start(sink, checkpoint)`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from time import monotonic, sleep
+from typing import Any, Literal
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import TimestampType
+
+from skewless.arrays import require, whole
+from skewless.partitioner import Partitioner
+from skewless.spark import engine
+from skewless.spark.aggregate import Aggregate, ArrowAggregate
+from skewless.spark.batch import BATCH_COSTS, Placing, checksums, chosen, parallelism
+from skewless.spark.checkpoint import Checkpoint
+from skewless.spark.engine import Engine, Operator, Sink
+from skewless.spark.exact import Exact
+from skewless.spark.fold import fold_of
+from skewless.spark.keys import fields_of
+from skewless.spark.panes import Span
+from skewless.spark.sink import claim
+from skewless.spark.windows import Windows
+from skewless.table import RoutingTable
+
+SLIDES = 4  # panes of a window from which on it is made from the one before
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Rows of a stream by key; what `stream` gives."""
+
+    df: DataFrame
+    keys: tuple[str, ...]
+    time: str | None
+    watermark: int  # microseconds
+    partitioner: Placing | Exact
+    n_workers: int | tuple[int, int] | None
+    statistics: str | float
+
+    def window(self, size: str, slide: str | None = None) -> Windowed:
+        """Windows of event time: one after the other, or one every slide, such as ("60 seconds", "1 second")."""
+        require(self.time is not None, 'windows need the time of rows: sl.stream(..., time="ts")')
+        length = duration("a window's size", size)
+        step = length if slide is None else duration("a window's slide", slide)
+        require(length > 0, f"a window is longer than 0, not {size}")
+        require(0 < step <= length, f"a slide is more than 0 and at most the size {size}, not {slide}")
+        return Windowed(self, Span(length, step))
+
+
+@dataclass(frozen=True)
+class Windowed:
+    """Rows of a stream by key and window."""
+
+    stream: Stream
+    span: Span
+
+    def agg(
+        self, *in_arrow: ArrowAggregate, mode: Literal["append", "update"] = "append", **aggregates: Aggregate
+    ) -> Job:
+        """One row a window and key: `window`, the columns of the key, and the aggregates by their names.
+
+        mode: "append" tells of windows once, when they are complete; "update" of those that a batch has changed.
+        """
+        require(mode in ("append", "update"), f'mode is "append" or "update", not {mode!r}')
+        given = self.stream
+        require("window" not in (*given.keys, *aggregates), "window is the name of a column of the result")
+        fold = fold_of(given.keys, in_arrow, aggregates)
+        panes = self.span.size // self.span.pane
+        incremental = mode == "append" and panes >= SLIDES and fold.invertible(fold.schema(given.df))
+        windows = Windows(
+            given.keys,
+            str(given.time),
+            self.span,
+            given.watermark,
+            fold.counted() if incremental else fold,
+            mode,
+            incremental,
+        )
+        return Job(given, windows, split=True)
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a query does; `start` begins it."""
+
+    stream: Stream
+    operator: Operator
+    split: bool  # may keys be split?
+
+    def start(self, sink: Sink, checkpoint: str, *, interval: str | None = None, available_now: bool = False) -> Query:
+        """Begin, or go on where it was.
+
+        sink: a function (df, batch_id), or a directory, to which each batch is written as Parquet once.
+        checkpoint: a directory for what must survive, which the driver and all workers can reach.
+        interval: between batches, such as "1 second"; left out, one follows the other.
+        available_now: stop when everything that is there now has been read.
+        """
+        given = self.stream
+        require(interval is None or not available_now, "take an interval, or available_now, not both")
+        require(
+            callable(sink) or isinstance(sink, str), f"a sink is a function (df, batch_id) or a directory, not {sink!r}"
+        )
+        seconds = None if interval is None else duration("an interval", interval) / 1e6
+        limits = given.n_workers if isinstance(given.n_workers, tuple) else None
+        files = Checkpoint(checkpoint)
+        _free(checkpoint)
+        lock = files.lock()
+        identity = files.identify(self.operator.identity(given.df))
+        if isinstance(sink, str):
+            claim(sink, identity)
+        if lock is not None:
+            lock.close()
+        exact = isinstance(given.partitioner, Exact)
+        run = Engine(checkpoint, self.operator, sink, self._placing(), exact, given.statistics, seconds, limits)
+        writer = given.df.writeStream.foreachBatch(run).option("checkpointLocation", files.of_spark)
+        if available_now:
+            writer = writer.trigger(availableNow=True)
+        elif interval is not None:
+            writer = writer.trigger(processingTime=interval)
+        query = Query(writer.start(), files)
+        _QUERIES[checkpoint] = query
+        return query
+
+    def _placing(self) -> Partitioner[Any, Any] | RoutingTable | None:
+        given = self.stream
+        if given.partitioner == "auto" and self.operator.left_to_spark:
+            return None
+        if isinstance(given.partitioner, RoutingTable):
+            require(self.split or not given.partitioner.splits_keys, "this table splits keys, but each is needed whole")
+            placing: Partitioner[Any, Any] | RoutingTable = given.partitioner
+        else:
+            n = given.n_workers[0] if isinstance(given.n_workers, tuple) else given.n_workers
+            wanted = given.partitioner.partitioner if isinstance(given.partitioner, Exact) else given.partitioner
+            placing = chosen(wanted, n or parallelism(given.df), self.split, BATCH_COSTS)
+        if placing.splits_keys:
+            checksums(given.df)
+        return placing
+
+
+class Query:
+    """A running stream: Spark's own query, and what it tells of its batches."""
+
+    def __init__(self, query: StreamingQuery, files: Checkpoint) -> None:
+        self._query = query
+        self._files = files
+
+    @property
+    def id(self) -> str:
+        return self._query.id
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802
+        return self._query.isActive
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return self._query.status
+
+    def exception(self) -> Exception | None:
+        return self._query.exception()
+
+    def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
+        try:
+            return self._query.awaitTermination(timeout)
+        finally:
+            if not self._query.isActive:
+                engine.release(self._files.directory)
+
+    def processAllAvailable(self) -> None:  # noqa: N802
+        self._query.processAllAvailable()
+
+    def stop(self) -> None:
+        self._query.stop()
+        engine.release(self._files.directory)
+
+    def recent(self, most: int = 100) -> list[dict[str, Any]]:
+        """The records of the last batches, the latest last."""
+        return self._files.records()[-most:]
+
+    def rescale(self, n_workers: int) -> None:
+        """Have another number of workers from the next batch on that is not planned yet."""
+        self._files.write("rescale.json", {"n_workers": whole("n_workers", n_workers, 1)})
+
+    def follow(self, timeout: float | None = None) -> None:
+        """Print a line for each batch as it ends, until the query does, or for so many seconds."""
+        for record in self._batches(timeout):
+            print(line(record), flush=True)
+
+    def _batches(self, timeout: float | None) -> Iterator[dict[str, Any]]:
+        until, told = None if timeout is None else monotonic() + timeout, -1
+        while True:
+            active = self._query.isActive
+            for record in self.recent():
+                if record["batch"] > told:
+                    told = record["batch"]
+                    yield record
+            if not active or (until is not None and monotonic() > until):
+                return
+            sleep(0.2)
+
+
+_QUERIES: dict[str, Query] = {}  # by checkpoint, of this process
+
+
+def _free(checkpoint: str) -> None:
+    """Let go of a checkpoint whose query has ended by itself."""
+    query = _QUERIES.get(checkpoint)
+    if query is not None and not query.isActive:
+        engine.release(checkpoint)
+        del _QUERIES[checkpoint]
+
+
+def line(record: dict[str, Any]) -> str:
+    """A batch in a line."""
+    seconds, rows = record["seconds"]["total"], record["rows"]
+    ratio = record["imbalance_ratio"]
+    balance = "" if ratio is None else f", {record['workers']} workers, longest {ratio:.2f} of the mean"
+    late = f", {record['late']:,} late" if record.get("late") else ""
+    return f"batch {record['batch']}: {rows:,} rows in {seconds:.2f} s{late}{balance}; {record['decision']}"
+
+
+def stream(
+    df: DataFrame,
+    *keys: str,
+    time: str | None = None,
+    watermark: str = "0 seconds",
+    partitioner: Placing | Exact = "auto",
+    n_workers: int | tuple[int, int] | None = None,
+    statistics: Literal["last", "present"] | float = "last",
+) -> Stream:
+    """The rows of a stream by key, on balanced workers.
+
+    keys: columns, of any types that Spark groups by.
+    time: the column with the time of each row, for windows.
+    watermark: how long after the latest time seen a row may still come; later ones are dropped, and counted.
+    partitioner: a name, an instance, a RoutingTable or an Exact; by default what costs least.
+    n_workers: how many partitions; (least, most): as many as the load needs, by Prompt's elastic rule.
+    statistics: what the table of a batch is planned from: the batch before it ("last"), which costs nothing; all of its
+        own rows ("present"), which reads them twice; or this share of them.
+    """
+    require(
+        df.isStreaming, "stream takes a streaming DataFrame, such as spark.readStream gives; sl.group_by takes others"
+    )
+    fields_of(df, keys)
+    if time is not None:
+        (field,) = fields_of(df, [time])
+        is_time = isinstance(field.dataType, TimestampType)
+        require(is_time, f"column {time!r} is a timestamp, not {field.dataType.simpleString()}: cast it first")
+    if isinstance(n_workers, tuple):
+        require(len(n_workers) == 2, f"n_workers is a number, or (least, most), not {n_workers}")
+        n_workers = whole("n_workers", n_workers[0], 1), whole("n_workers", n_workers[1], n_workers[0])
+    elif n_workers is not None:
+        n_workers = whole("n_workers", n_workers, 1)
+    if not isinstance(statistics, str):
+        require(0 < statistics <= 1, f"the share of rows to look at is more than 0 and at most 1, not {statistics}")
+        statistics = float(statistics)
+    else:
+        require(statistics in ("last", "present"), f'statistics is "last", "present" or a share, not {statistics!r}')
+    delay = duration("a watermark", watermark)
+    return Stream(df, keys, time, delay, partitioner, n_workers, statistics)
+
+
+_UNITS = {
+    "microsecond": 1,
+    "millisecond": 1_000,
+    "second": 1_000_000,
+    "minute": 60_000_000,
+    "hour": 3_600_000_000,
+    "day": 86_400_000_000,
+    "week": 604_800_000_000,
+}
+
+
+def duration(what: str, given: str) -> int:
+    """A length of time such as "10 seconds" or "1 minute 30 seconds", in microseconds."""
+    parts = re.findall(r"(\d+)\s*([a-z]+?)s?(?=[\s\d]|$)", given.lower()) if isinstance(given, str) else []
+    rest = re.sub(r"(\d+)\s*([a-z]+?)s?(?=[\s\d]|$)", "", given.lower()) if isinstance(given, str) else "?"
+    known = bool(parts) and not rest.strip() and all(unit in _UNITS for _, unit in parts)
+    require(known, f'{what} is a length of time such as "10 seconds", not {given!r}; units are {", ".join(_UNITS)}')
+    return sum(int(number) * _UNITS[unit] for number, unit in parts)

@@ -1,0 +1,268 @@
+"""The durable files of a store: blocks of rows, one for each host or hot key, and an index that says where they are."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Self
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyarrow import fs
+
+from skewless.arrays import require
+from skewless.store.codec import Codec
+from skewless.store.share import Places, Share
+
+FORMAT = 1
+GAP = 1 << 16  # blocks that are no farther apart than this are read in one go
+INDEX = pa.schema(
+    {
+        "file": pa.string(),
+        "size": pa.int32(),  # the number of hosts when the block was written
+        "host": pa.int32(),  # -1: the block is that of a hot key
+        "hot": pa.uint64(),
+        "offset": pa.int64(),
+        "length": pa.int64(),
+        "rows": pa.int64(),
+        "checksum": pa.uint32(),
+    }
+)
+
+
+class Damaged(RuntimeError):
+    """A durable file is not what was written; the message names it."""
+
+
+@dataclass
+class Tally:
+    """What was read from durable files."""
+
+    files: int = 0
+    blocks: int = 0
+    rows: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What a task wrote, for the driver to commit: an index of blocks."""
+
+    index: pa.Table
+
+    def to_bytes(self) -> bytes:
+        return _stream(self.index)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        return cls(pa.ipc.open_stream(data).read_all())
+
+
+@dataclass(frozen=True)
+class Segment:
+    """What changed after version `since`, up to version `until`; None: since nothing was there."""
+
+    since: int | None
+    until: int
+    index: str  # the file with the index
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Store:
+    """Where the states of keys are kept for good, and of which types they are.
+
+    root: a directory, or the address of one on any filesystem that pyarrow reaches.
+    Files get names that nobody else uses, so that attempts of one task do not meet. A file counts only when a commit
+    names it; all others are garbage, half-written ones too.
+    """
+
+    root: str
+    key: pa.Schema
+    state: pa.Schema
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """Of changes: a key whose state and timeout are both NULL was removed."""
+        fields = {"place": pa.uint64(), "key": pa.struct(list(self.key)), "state": pa.struct(list(self.state))}
+        return pa.schema({**fields, "timeout": pa.int64()})
+
+    @property
+    def types(self) -> str:
+        """The types of keys and states, for people and for comparison."""
+        return f"key {self.schema.field('key').type}, state {self.schema.field('state').type}"
+
+    @cached_property
+    def key_codec(self) -> Codec:
+        return Codec(self.key, canonical=True)
+
+    @cached_property
+    def state_codec(self) -> Codec:
+        return Codec(self.state)
+
+    def write(self, changes: pa.Table, share: Share, version: int, worker: int, kind: str = "changes") -> Receipt:
+        """Write changes in blocks by the units of a share, and say where they are."""
+        require(changes.schema.equals(self.schema), f"changes have the columns {self.schema}, not {changes.schema}")
+        places = places_of(changes)
+        require(bool(share.has(places).all()), f"worker {worker} wrote the state of keys that it does not answer for")
+        hot = share.hot[share.owned]
+        size = share.hosts.size
+        # Owned hot keys are listed even if they did not change: then nobody looks for them among those of their host.
+        lines = [("", size, -1, place, 0, 0, 0, 0) for place in hot.tolist()]
+        if changes.num_rows:
+            name = f"{kind}-{version:012d}-{worker:05d}-{uuid4().hex}.arrow"
+            data, blocks = self._blocks(changes, share, places)
+            put(self.root, name, data)
+            lines += [(name, size, *block) for block in blocks]
+        columns = zip(*lines, strict=True) if lines else [()] * len(INDEX)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, INDEX, strict=True)]
+        return Receipt(pa.table(arrays, schema=INDEX))
+
+    def _blocks(self, changes: pa.Table, share: Share, places: Places) -> tuple[pa.Buffer, list[tuple[Any, ...]]]:
+        units = share.units(places)
+        order = np.argsort(units, kind="stable")
+        rows = changes.take(order).combine_chunks().to_batches()[0]
+        bounds = np.append(np.flatnonzero(np.diff(units[order], prepend=-1)), order.size).tolist()
+        sink, found = pa.BufferOutputStream(), []
+        with pa.ipc.new_file(sink, self.schema) as file:
+            for start, stop in pairwise(bounds):
+                block = rows.slice(start, stop - start)
+                file.write_batch(block)
+                length = pa.ipc.get_record_batch_size(block)  # before the first one goes the head of the file
+                unit = int(units[order[start]])
+                is_host = unit < share.hosts.size
+                place = None if is_host else int(share.hot[unit - share.hosts.size])
+                found.append((unit if is_host else -1, place, sink.tell() - length, length, stop - start))
+        data = sink.getvalue()
+        return data, [(*block, zlib.crc32(data.slice(block[2], block[3]))) for block in found]
+
+    def read(self, segment: Segment, share: Share, tally: Tally | None = None) -> pa.Table:
+        """The rows of a share in a segment; only blocks that may hold them are read."""
+        tally = Tally() if tally is None else tally
+        index = load_index(self.root, segment.index)
+        wanted = index.filter(pa.array(_may_hold(index, share)))
+        batches = [batch for name in pc.unique(wanted["file"]).to_pylist() for batch in self._read(wanted, name, tally)]
+        found = pa.Table.from_batches(batches, self.schema)
+        return found.filter(pa.array(share.has(places_of(found))))
+
+    def _read(self, index: pa.Table, name: str, tally: Tally) -> Iterator[pa.RecordBatch]:
+        blocks = index.filter(pc.equal(index["file"], name)).sort_by("offset")
+        offsets, lengths = blocks["offset"].to_numpy(), blocks["length"].to_numpy()
+        ends = offsets + lengths
+        first = np.flatnonzero(np.append(True, offsets[1:] > ends[:-1] + GAP)).tolist()
+        checksums = blocks["checksum"].to_pylist()
+        tally.files += 1
+        tally.blocks += blocks.num_rows
+        tally.bytes += int(lengths.sum())
+        try:
+            with opened(self.root).open_input_file(self._path(name)) as file:
+                for start, stop in zip(first, [*first[1:], offsets.size], strict=True):
+                    at = int(offsets[start])
+                    data = pa.py_buffer(file.read_at(int(ends[stop - 1]) - at, at))
+                    for number in range(start, stop):
+                        block = data[int(offsets[number]) - at : int(ends[number]) - at]
+                        whole = block.size == lengths[number] and zlib.crc32(block) == checksums[number]
+                        if not whole:
+                            raise Damaged(f"the state file {self._path(name)} is damaged at byte {offsets[number]}")
+                        rows = pa.ipc.read_record_batch(block, self.schema)
+                        tally.rows += rows.num_rows
+                        yield rows
+        except (OSError, pa.ArrowInvalid) as error:
+            raise Damaged(f"the state file {self._path(name)} cannot be read: {error}") from error
+
+    def _path(self, name: str) -> str:
+        return path_of(self.root, name)
+
+    def segment(self, receipts: Sequence[Receipt], since: int | None, until: int) -> Segment:
+        """Write the index of what several tasks wrote."""
+        index = pa.concat_tables([receipt.index for receipt in receipts]) if receipts else INDEX.empty_table()
+        name = f"index-{until:012d}-{uuid4().hex}.arrow"
+        data = _stream(index)
+        put(self.root, name, pa.py_buffer(data + zlib.crc32(data).to_bytes(4, "little")))
+        return Segment(since, until, name, _total(index, "rows"), _total(index, "length"))
+
+
+def places_of(rows: pa.Table) -> Places:
+    places: Places = rows["place"].to_numpy()
+    return places
+
+
+def _total(index: pa.Table, name: str) -> int:
+    return int(index[name].to_numpy().sum())
+
+
+def _stream(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def _may_hold(index: pa.Table, share: Share) -> NDArray[np.bool_]:
+    """Which blocks may hold keys of the share."""
+    hosts, sizes, rows = (index[name].to_numpy() for name in ("host", "size", "rows"))
+    alone = hosts < 0
+    hot = index["hot"].fill_null(0).to_numpy()
+    wanted: NDArray[np.bool_] = np.zeros(hosts.size, np.bool_)
+    wanted[alone] = share.has(hot[alone])
+    # A hot key of ours may be among those of its host, unless it was hot to those who wrote this, too.
+    among = share.hot[share.owned]
+    among = among[~np.isin(among, hot[alone])]
+    for size in np.unique(sizes[~alone]).tolist():
+        mask = share.folded(size)
+        mask[(among & np.uint64(size - 1)).astype(np.int64)] = True
+        here = ~alone & (sizes == size)
+        wanted[here] = mask[hosts[here]]
+    return np.asarray(wanted & (rows > 0))
+
+
+@lru_cache(maxsize=64)
+def opened(root: str) -> Any:
+    return _resolved(root)[0]
+
+
+@lru_cache(maxsize=64)
+def _resolved(root: str) -> tuple[Any, str]:
+    if "://" in root or root.startswith("file:"):
+        filesystem, path = fs.FileSystem.from_uri(root)
+        return filesystem, path
+    return fs.LocalFileSystem(), str(Path(root).absolute())
+
+
+def path_of(root: str, name: str) -> str:
+    return f"{_resolved(root)[1]}/{name}"
+
+
+def put(root: str, name: str, data: pa.Buffer) -> None:
+    """Write a file. Its name is new, and nobody knows it before it is whole."""
+    filesystem, path = _resolved(root)
+    if isinstance(filesystem, fs.LocalFileSystem):
+        filesystem.create_dir(path, recursive=True)
+    try:
+        with filesystem.open_output_stream(f"{path}/{name}") as file:
+            file.write(data)
+    except OSError as error:
+        raise OSError(f"the state file {path}/{name} cannot be written: {error}") from error
+
+
+@lru_cache(maxsize=256)
+def load_index(root: str, name: str) -> pa.Table:
+    """The index of a segment. Files never change, so that a process reads each once."""
+    path = path_of(root, name)
+    try:
+        with opened(root).open_input_file(path) as file:
+            content = file.read()
+    except OSError as error:
+        raise Damaged(f"the state file {path} cannot be read: {error}") from error
+    data = content[:-4]
+    if zlib.crc32(data).to_bytes(4, "little") != content[-4:]:
+        raise Damaged(f"the state file {path} is damaged")
+    return pa.ipc.open_stream(data).read_all()
