@@ -6,18 +6,23 @@ import os
 import signal
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import skewless.spark as sl
 from skewless import measure, streams
+from skewless.receiver import Receiver
+from skewless.records import Lines
 
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
 
@@ -132,14 +137,21 @@ def test_senders_wait_for_a_slow_query_whose_batches_are_balanced_blocks(spark: 
     assert 0 < max(sizes) <= 6000
 
 
+def logged_before(log: Path, n: int) -> None:
+    """What a receiver logs and nobody has asked for yet."""
+    fields = [("word", pa.string()), ("n", pa.int64()), ("ts", pa.timestamp("us", "UTC"))]
+    receiver = Receiver(
+        log, Lines(pa.schema(fields), "word", text=False), ("127.0.0.1", 0), pending=1 << 30, most_rows=None
+    )
+    with closing(receiver):
+        sl.send(records(n), receiver.address, name="s")
+
+
 def test_a_batch_is_cut_as_algorithm_2_cuts_it(spark: SparkSession, tmp_path: Path) -> None:
     """What waits in the log becomes one batch: of equal blocks, with few keys in two of them."""
+    logged_before(tmp_path / "log", 10_000)
     running = Running(spark, tmp_path)
-    query = running.start(processingTime="1 hour")
-    sl.send(records(10_000), running.address, name="s")
-    query.stop()
-    query = running.start(availableNow=True)
-    assert query.awaitTermination(120)
+    assert running.start(availableNow=True).awaitTermination(120)
     rows = running.written().select("word", "block").collect()
     keys, blocks = streams.as_keys([row.word for row in rows]), np.array([row.block for row in rows], np.int32)
     m = measure(keys, blocks, N_BLOCKS)
@@ -147,6 +159,16 @@ def test_a_batch_is_cut_as_algorithm_2_cuts_it(spark: SparkSession, tmp_path: Pa
     assert m.imbalance_ratio <= 1.001
     assert m.fragments <= m.keys + 1.5 * N_BLOCKS
     assert m.cardinality_imbalance <= 3
+
+
+def test_received_rows_in_windows_of_a_stream(spark: SparkSession, tmp_path: Path) -> None:
+    logged_before(tmp_path / "log", 3000)
+    events = sl.receive(spark, tmp_path / "log", key="word", schema=SCHEMA, n_workers=2)
+    job = sl.stream(events, "word", time="ts", n_workers=2).window("1 minute").agg(mode="update", n=sl.count())
+    query = job.start(str(tmp_path / "out"), str(tmp_path / "checkpoint"), available_now=True)
+    query.awaitTermination(120)
+    found = {row.word: row.n for row in spark.read.parquet(str(tmp_path / "out")).collect()}
+    assert found == Counter(record["word"] for record in records(3000))
 
 
 def test_what_cannot_be_received_is_refused(spark: SparkSession, tmp_path: Path) -> None:
