@@ -40,8 +40,10 @@ def race(ways: Mapping[str, Callable[[int], None]], rounds: int, warm: int = 1) 
         for name, way in ways.items():
             began = perf_counter()
             way(number)
+            spent = perf_counter() - began
+            print(f"round {number + 1}, {name}: {spent:.1f} s", file=sys.stderr)
             if number >= 0:
-                seconds[name].append(perf_counter() - began)
+                seconds[name].append(spent)
     return seconds
 
 

@@ -105,13 +105,13 @@ def ending(frames: list[DataFrame], cost: float, split: bool) -> tuple[float, st
 
 
 def endings(spark: SparkSession) -> Iterator[Claim]:
-    for groups, wait in ((16, 3.0), (64, 2.0)):
+    for groups, wait in ((16, 5.0), (64, 2.5)):
         rows = ROWS // groups
         frames = [keyed(spark, [f"{n} of set {draw}" for n in range(groups)] * rows) for draw in range(ROUNDS)]
         times, seconds = ending(frames, wait / rows, split=False)
         yield Claim(f"{groups} equal groups of {wait:g} s each", times, at_least=2, besides=seconds)
     frames = [keyed(spark, streams.zipf(ROWS, N_KEYS, 1.5, seed=draw)) for draw in range(ROUNDS)]
-    times, seconds = ending(frames, 4 * SLOTS / ROWS, split=True)
+    times, seconds = ending(frames, 5 * SLOTS / ROWS, split=True)
     yield Claim(f"an aggregate, Zipf 1.5 of {N_KEYS:,} keys, split", times, at_least=4, besides=seconds)
 
 

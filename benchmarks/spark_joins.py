@@ -60,10 +60,8 @@ CASES = (
 def side(spark: SparkSession, hot: dict[int, int], name: str, maps: int) -> DataFrame:
     cold = np.arange(10, 10 + ROWS - sum(hot.values()))
     keys = np.random.default_rng(1).permutation(np.concatenate((np.repeat([*hot, 5], [*hot.values(), 1]), cold)))
-    load = np.random.default_rng(2).bytes(BYTES * keys.size)
-    values = [load[at : at + BYTES] for at in range(0, len(load), BYTES)]
-    df = spark.createDataFrame(pd.DataFrame({"k": [f"key {key}" for key in keys], name: values})).repartition(maps)
-    df = df.cache()
+    df = spark.createDataFrame(pd.DataFrame({"k": [f"key {key}" for key in keys]})).repartition(maps)
+    df = df.withColumn(name, F.randstr(F.lit(BYTES), F.lit(1))).cache()
     df.count()
     return df
 
