@@ -11,6 +11,7 @@ import pytest
 import skewless
 from skewless import streams
 from skewless.histogram import Histogram
+from skewless.partitioners import ALL
 from skewless.partitioners.planner import Planner
 from skewless.spark import checkpoint
 from skewless.spark.checkpoint import Checkpoint
@@ -67,7 +68,7 @@ def test_a_planner_for_other_workers_knows_as_much() -> None:
         assert skewless.measure(keys, other.route(keys), n).imbalance_ratio < 1.05 * bound
 
 
-@pytest.mark.parametrize("name", ["level", "dalton", "pkg", "off_greedy", "auto"])
+@pytest.mark.parametrize("name", [cls.name for cls in ALL])
 def test_plans_are_learned_and_found_again(tmp_path: Path, name: str) -> None:
     files = Checkpoint(str(tmp_path))
     learner = Learner(files, skewless.partitioner(name, 4))
@@ -79,7 +80,13 @@ def test_plans_are_learned_and_found_again(tmp_path: Path, name: str) -> None:
     plan = learner.plan(1, 4)
     assert not learner.ignorant
     assert isinstance(plan.table, RoutingTable)
-    assert skewless.measure(keys, plan.table.route(keys), 4).imbalance_ratio < 1.6
+    ratio = skewless.measure(keys, plan.table.route(keys), 4).imbalance_ratio
+    exact = skewless.partitioner(name, 4)
+    if exact.plans_ahead:
+        exact.observe(keys)
+        exact.adopt(exact.merge([exact.snapshot()]))
+    if name not in ("cm", "am", "lm"):  # these even out keys, not tuples
+        assert ratio < 1.1 * skewless.measure(keys, exact.route(keys), 4).imbalance_ratio + 0.1
     again = Learner(files, skewless.partitioner(name, 4))
     found = again.plan(1, 4)
     assert isinstance(found.table, RoutingTable)
@@ -89,9 +96,9 @@ def test_plans_are_learned_and_found_again(tmp_path: Path, name: str) -> None:
     late = Learner(files, skewless.partitioner(name, 4)).plan(2, 4)
     assert isinstance(late.table, RoutingTable)
     assert same(late.table, plan.table)
-    other = Learner(files, skewless.partitioner("hash", 4))
+    other = Learner(files, skewless.partitioner("hash", 4, seed=1))
     assert other.plan(2, 4).reason == "hash from now on"
-    more = Learner(files, skewless.partitioner("hash", 6))
+    more = Learner(files, skewless.partitioner("hash", 6, seed=1))
     assert more.plan(2, 6).reason == "6 workers instead of 4"
     for one in (learner, again, other, more):
         one.close()
