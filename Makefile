@@ -22,6 +22,9 @@ java:
 demo: $(READY) java ## a skewed group-by on real Spark, plain and with Skewless, task by task
 	@$(BIN)/python -m examples.words
 
+stream: $(READY) java ## windows over a stream whose hot keys change, batch by batch
+	@$(BIN)/python -m examples.drifting
+
 rank: $(READY) ## rank all partitioners on the words of the Python standard library
 	@$(BIN)/skewless simulate --stream words --workers 16
 
@@ -43,13 +46,23 @@ bench: $(READY) java ## speed and quality against peers in the same run (LONG=1:
 	@$(BIN)/python -m benchmarks.milp
 	@$(BIN)/python -m benchmarks.planning
 	@$(BIN)/python -m benchmarks.routing $(if $(LONG),--long)
-	@$(BIN)/python -m benchmarks.spark
+	@$(BIN)/python -m benchmarks.spark_groups
+	@$(BIN)/python -m benchmarks.spark_joins
+	@$(BIN)/python -m benchmarks.spark_regret
+	@$(BIN)/python -m benchmarks.spark_routing
+	@$(BIN)/python -m benchmarks.streams
+
+kills: $(READY) java ## kill a running stream 30 times; nothing may be lost or doubled (half an hour)
+	@$(BIN)/python -m benchmarks.stream_kills
 
 reproduce: $(READY) ## the papers' figures and tables (minutes)
 	@$(BIN)/python -m lab.pkg
 
 pictures: $(READY) ## draw every partitioner under drift, and write docs/partitioners.md again
 	@$(BIN)/python -m lab.pictures
+
+scaling: $(READY) java ## measure how the gain changes with skew, workers and cost per row, and draw it (10 minutes)
+	@$(BIN)/python -m benchmarks.spark_scaling
 
 docs: $(READY) ## write the generated parts of README.md again
 	@$(BIN)/python -m benchmarks.readme
@@ -58,4 +71,4 @@ clean: ## remove what the other commands made
 	@rm -rf $(VENV) out spark-warehouse .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help java demo rank test check bench reproduce pictures docs clean
+.PHONY: help java demo stream rank test check bench kills reproduce pictures scaling docs clean

@@ -14,6 +14,9 @@ A map of the package, each part built on those above it:
     coordinate      how sources come to know what the others know, over messages
     network         the same where messages are late, lost and out of order
     accumulator     a micro-batch counted and kept about sorted while it comes in
+    store/          keyed state that moves: durable files by host and hot key, a hot copy for each worker
+    journal         a log on disk that survives any crash; `records`, what is in it
+    receiver        records from sockets, logged, in batches of balanced blocks; and `sender`, their other end
     elastic         how many tasks the next batch should have
     simulate        partitioner x stream x sources x windows -> records over time
     cluster         the same in virtual time: throughput, latency and memory of a cluster

@@ -187,9 +187,14 @@ class RoutingTable:
         return accept, self.workers[alias + np.repeat(self.starts[:-1], lengths)]
 
     @cached_property
+    def mixed(self) -> Keys:
+        """What hosts are taken from, of each hot key."""
+        return spark_hashes(self.keys)
+
+    @cached_property
     def _compiled(self) -> _Compiled:
         accept, aliases = self.alias
-        numbers = hashtable.filled(spark_hashes(self.keys), np.arange(1, self.keys.size + 1, dtype=np.uint64))
+        numbers = hashtable.filled(self.mixed, np.arange(1, self.keys.size + 1, dtype=np.uint64))
         return _Compiled(self.hosts, numbers, self.starts, self.workers, aliases, accept)
 
     @property

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 import skewless.spark as sl
 from skewless import RoutingTable, streams
 from skewless.kernels.hash import spark_hashes
+from skewless.spark.batch import routed
 from skewless.spark.keys import hashed
 from skewless.spark.profile import PORTION, portion
 from skewless.spark.route import perfect, worker
@@ -102,6 +103,23 @@ def test_the_native_expression_is_the_table(spark: SparkSession, hot: int, split
     data = frame(found)
     expected = table.route(data["h"].to_numpy().view(np.uint64), data["ordinal"].to_numpy().astype(np.uint64))
     assert data.iloc[:, 2].tolist() == expected.tolist()
+
+
+def test_rows_of_split_keys_go_where_the_table_says(spark: SparkSession) -> None:
+    """By their ordinals, which Spark would count anew wherever an expression has them."""
+    df = skewed(spark, exponent=2.0).withColumn("ordinal", F.col("v")).cache()
+    numbered = frame(df.select("v", hashed(df, ["k"]).alias("h"), F.monotonically_increasing_id().alias("id")))
+    keys = np.unique(numbered["h"].to_numpy().view(np.uint64))
+    weights = np.tile([1.0, 2.0, 5.0], keys.size)
+    places = np.tile(np.array([0, 1, 2], np.int32), keys.size)
+    table = RoutingTable.hashed(4).placing(keys, 3 * np.arange(keys.size + 1), places, weights)
+    expected = table.route(numbered["h"].to_numpy().view(np.uint64), numbered["id"].to_numpy().astype(np.uint64))
+    found = routed(df, ("k",), table, "w")
+    assert found.columns == [*df.columns, "w"]
+    placed = frame(found.select("v", "w", F.spark_partition_id().alias("p")))
+    assert (placed["w"] == placed["p"]).all()
+    assert dict(zip(placed["v"], placed["w"], strict=True)) == dict(zip(numbered["v"], expected, strict=True))
+    df.unpersist()
 
 
 @pytest.mark.parametrize("n", [1, 2, 50, 3000])

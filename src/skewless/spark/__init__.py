@@ -11,6 +11,7 @@ if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < (4, 1):
         f"skewless.spark needs pyspark 4.1 or newer, not {pyspark.__version__}: it has no repartitionById"
     )
 
+from skewless.sender import send
 from skewless.spark.aggregate import (
     Aggregate,
     ArrowAggregate,
@@ -31,6 +32,8 @@ from skewless.spark.explain import Explanation, explain
 from skewless.spark.group import Cogrouped, Grouped, group_by
 from skewless.spark.join import join
 from skewless.spark.profile import Profile, Watched, profile, watch
+from skewless.spark.receiver import receive
+from skewless.spark.state import read_state
 from skewless.spark.stream import Query, Stream, stream
 
 __all__ = [
@@ -57,7 +60,10 @@ __all__ = [
     "min",
     "over",
     "profile",
+    "read_state",
+    "receive",
     "repartition",
+    "send",
     "stream",
     "sum",
     "variance",

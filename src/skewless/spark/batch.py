@@ -133,8 +133,15 @@ def routed(df: DataFrame, keys: tuple[str, ...], by: RoutingTable | Sourced, int
     """
     if isinstance(by, Sourced):
         return exact.routed(df, keys, by, into)
-    number = worker(by, hashed(df, keys), F.monotonically_increasing_id())
-    return df.select("*", number.alias(into)).repartitionById(by.n_workers, column(into))
+    key = hashed(df, keys)
+    if by.splits_keys:
+        # A column: in an expression, every mention of it would count on its own the rows that get as far as there.
+        (ordinal,) = unused(df, "ordinal")
+        rows = df.select("*", F.monotonically_increasing_id().alias(ordinal))
+        rows = rows.select("*", worker(by, key, column(ordinal)).alias(into)).drop(ordinal)
+    else:
+        rows = df.select("*", worker(by, key).alias(into))
+    return rows.repartitionById(by.n_workers, column(into))
 
 
 def over(

@@ -61,6 +61,7 @@ class Learner:
         self._background = ThreadPoolExecutor(1, "skewless-plan")
         self._planning: Future[Plan] | None = None
         self._planned = -1  # the batch of the last plan
+        self.ignorant = True  # until it has learned from a batch
         self._plan = Plan(RoutingTable.hashed(by.n_workers), "hashed: nothing is known yet")
 
     @property
@@ -107,6 +108,7 @@ class Learner:
 
     def _learned(self, batch: int, lesson: Lesson) -> Plan:
         began = perf_counter()
+        self.ignorant = False
         p, old, histogram = self._by, self._table, lesson.histogram
         assert isinstance(p, Partitioner)
         assert histogram is not None
@@ -129,9 +131,9 @@ class Learner:
     def _written(self, batch: int, plan: Plan) -> Plan:
         if isinstance(self._by, Partitioner):
             self._files.write_bytes(f"learned/{batch}.npz", to_bytes(self._by.snapshot()))
-        told = {"by": self._owner(), "reason": plan.reason, "moved": plan.moved, "seconds": plan.seconds}
+        told = {"by": self._owner(), "ignorant": self.ignorant, "reason": plan.reason, "moved": plan.moved}
         assert isinstance(plan.table, RoutingTable)
-        self._files.write(f"tables/{batch}.json", {**told, "table": plan.table.to_json()})
+        self._files.write(f"tables/{batch}.json", {**told, "seconds": plan.seconds, "table": plan.table.to_json()})
         return plan
 
     def _found(self, batch: int) -> Plan:
@@ -142,6 +144,7 @@ class Learner:
                 continue
             table = RoutingTable.from_json(kept["table"])
             if kept["by"] == self._owner():
+                self.ignorant = bool(kept["ignorant"])
                 self._restore(number, table.n_workers)
                 plan = Plan(table, kept["reason"], kept["moved"], kept["seconds"])
                 return plan if number == batch else self._written(batch, plan)

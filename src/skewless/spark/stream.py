@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic, sleep
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import TimestampType
+from pyspark.sql.types import StructType, TimestampType
 
 from skewless.arrays import require, whole
 from skewless.partitioner import Partitioner
@@ -21,12 +22,17 @@ from skewless.spark.checkpoint import Checkpoint
 from skewless.spark.engine import Engine, Operator, Sink
 from skewless.spark.exact import Exact
 from skewless.spark.fold import fold_of
+from skewless.spark.groupstate import Timeout
 from skewless.spark.keys import fields_of
 from skewless.spark.panes import Span
+from skewless.spark.schema import arrow_schema, schema_of
 from skewless.spark.sink import claim
+from skewless.spark.state import Stateful, load
+from skewless.spark.task import Function
 from skewless.spark.windows import Windows
 from skewless.table import RoutingTable
 
+STATE_COSTS = (1.0, 1.0, 0.1)  # a key that moves takes its state along
 SLIDES = 4  # panes of a window from which on it is made from the one before
 
 
@@ -50,6 +56,54 @@ class Stream:
         require(length > 0, f"a window is longer than 0, not {size}")
         require(0 < step <= length, f"a slide is more than 0 and at most the size {size}, not {slide}")
         return Windowed(self, Span(length, step))
+
+    def applyInArrowWithState(  # noqa: N802
+        self,
+        func: Function,
+        outputStructType: StructType | str,  # noqa: N803
+        stateStructType: StructType | str,  # noqa: N803
+        timeoutConf: Timeout = "NoTimeout",  # noqa: N803
+        initialState: DataFrame | None = None,  # noqa: N803
+    ) -> Job:
+        """func(key, rows, state) is called for each key of a batch, whole on one worker, and for keys that time out.
+
+        key: a tuple. rows: an Arrow table. state: a `GroupState`, with the names of PySpark's.
+        It returns an Arrow table by the output's schema, or several one by one, or None.
+        initialState: the states of keys before the first batch, one row a key: the columns of the key and of the state.
+        """
+        return self._with_state(func, outputStructType, stateStructType, timeoutConf, initialState, in_pandas=False)
+
+    def applyInPandasWithState(  # noqa: N802
+        self,
+        func: Function,
+        outputStructType: StructType | str,  # noqa: N803
+        stateStructType: StructType | str,  # noqa: N803
+        timeoutConf: Timeout = "NoTimeout",  # noqa: N803
+        initialState: DataFrame | None = None,  # noqa: N803
+    ) -> Job:
+        """The same with pandas frames: rows are one frame, where PySpark gives an iterator of frames."""
+        return self._with_state(func, outputStructType, stateStructType, timeoutConf, initialState, in_pandas=True)
+
+    def _with_state(
+        self,
+        func: Function,
+        output: StructType | str,
+        state: StructType | str,
+        timeout: Timeout,
+        initial: DataFrame | None,
+        *,
+        in_pandas: bool,
+    ) -> Job:
+        require(callable(func), f"applyInArrowWithState takes a function (key, rows, state), not {func!r}")
+        require(timeout in get_args(Timeout), f"timeoutConf is one of {', '.join(get_args(Timeout))}, not {timeout!r}")
+        timed = timeout != "EventTimeTimeout" or self.time is not None
+        require(timed, 'timeouts in event time need the time of rows: sl.stream(..., time="ts")')
+        routes = isinstance(self.partitioner, Exact)
+        require(not routes, "each key's state is where a table says: leave sl.Exact out")
+        kinds = schema_of(output), schema_of(state)
+        arrow_schema(kinds[1])
+        operator = Stateful(self.keys, func, *kinds, timeout, self.time, self.watermark, in_pandas)
+        return Job(self, operator, split=False, before=None if initial is None else partial(load, initial, operator))
 
 
 @dataclass(frozen=True)
@@ -91,6 +145,7 @@ class Job:
     stream: Stream
     operator: Operator
     split: bool  # may keys be split?
+    before: Callable[[Checkpoint], None] | None = None  # what is done before the first batch
 
     def start(self, sink: Sink, checkpoint: str, *, interval: str | None = None, available_now: bool = False) -> Query:
         """Begin, or go on where it was.
@@ -113,6 +168,9 @@ class Job:
         identity = files.identify(self.operator.identity(given.df))
         if isinstance(sink, str):
             claim(sink, identity)
+        files.write("rescale.json", {})  # what was said of the last run is over
+        if self.before is not None:
+            self.before(files)
         if lock is not None:
             lock.close()
         exact = isinstance(given.partitioner, Exact)
@@ -136,7 +194,8 @@ class Job:
         else:
             n = given.n_workers[0] if isinstance(given.n_workers, tuple) else given.n_workers
             wanted = given.partitioner.partitioner if isinstance(given.partitioner, Exact) else given.partitioner
-            placing = chosen(wanted, n or parallelism(given.df), self.split, BATCH_COSTS)
+            costs = BATCH_COSTS if self.split else STATE_COSTS
+            placing = chosen(wanted, n or parallelism(given.df), self.split, costs)
         if placing.splits_keys:
             checksums(given.df)
         return placing
@@ -183,7 +242,7 @@ class Query:
         return self._files.records()[-most:]
 
     def rescale(self, n_workers: int) -> None:
-        """Have another number of workers from the next batch on that is not planned yet."""
+        """Have another number of workers from the next batch on, until the query ends or is told otherwise."""
         self._files.write("rescale.json", {"n_workers": whole("n_workers", n_workers, 1)})
 
     def follow(self, timeout: float | None = None) -> None:

@@ -10,7 +10,10 @@ from decimal import Decimal
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from skewless.arrays import require
 
@@ -72,9 +75,28 @@ class Codec:
         width = len(self.schema)
         blank = (None,) * width
         columns = zip(*(blank if row is None else row for row in rows), strict=True) if rows else [()] * width
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, self.schema, strict=True)]
+        arrays = [_array(column, field) for column, field in zip(columns, self.schema, strict=True)]
         mask = pa.array([row is None for row in rows], pa.bool_())
         return pa.StructArray.from_arrays(arrays, fields=list(self.schema), mask=mask)
+
+
+def changing(columns: Sequence[pa.Array], again: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which of the rows that should have the key of the row before do not seem to; their texts decide."""
+    found = np.zeros(again.size, np.bool_)
+    for column in columns:
+        if pa.types.is_nested(column.type):
+            return again
+        this, last = column.slice(1), column.slice(0, max(again.size - 1, 0))
+        same = pc.or_(pc.fill_null(pc.equal(this, last), False), pc.and_(pc.is_null(this), pc.is_null(last)))
+        found[1:] |= ~np.asarray(same)
+    return found & again
+
+
+def _array(values: Sequence[Any], field: pa.Field) -> pa.Array:
+    try:
+        return pa.array(values, field.type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise TypeError(f"field {field.name!r} is of type {field.type}: {error}") from error
 
 
 def _texts(column: pa.Array, kind: pa.DataType, form: _Form) -> list[str]:

@@ -89,6 +89,9 @@ class Store:
     key: pa.Schema
     state: pa.Schema
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Store, (self.root, self.key, self.state)  # without what was made of them
+
     @cached_property
     def schema(self) -> pa.Schema:
         """Of changes: a key whose state and timeout are both NULL was removed."""

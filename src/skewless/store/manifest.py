@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pyarrow import fs
 
 from skewless.arrays import require
+from skewless.store.codec import changing
 from skewless.store.files import (
     FORMAT,
     Receipt,
@@ -41,13 +42,14 @@ class Manifest:
     """
 
     version: int
+    name: str  # of this store, drawn when it was new
     types: str
     segments: tuple[Segment, ...]
     tokens: dict[int, str]  # of the last versions
 
     @classmethod
     def empty(cls, store: Store) -> Self:
-        return cls(NOTHING, store.types, (), {NOTHING: uuid4().hex[:8]})
+        return cls(NOTHING, uuid4().hex, store.types, (), {NOTHING: uuid4().hex[:8]})
 
     def committed(self, store: Store, version: int, receipts: Sequence[Receipt]) -> Manifest:
         """The manifest after a batch, of which each worker wrote what the receipts say."""
@@ -104,7 +106,7 @@ class Manifest:
             raise ValueError("this is not a manifest of states: no JSON object with a format") from None
         require(known == FORMAT, f"this state has format {known}; this version of skewless reads {FORMAT}")
         segments = tuple(Segment(**segment) for segment in content["segments"])
-        return cls(content["version"], content["types"], segments, dict(content["tokens"]))
+        return cls(content["version"], content["name"], content["types"], segments, dict(content["tokens"]))
 
 
 def merge(store: Store, segments: Sequence[Segment], share: Share, worker: int, tally: Tally | None = None) -> Receipt:
@@ -119,17 +121,21 @@ def merge(store: Store, segments: Sequence[Segment], share: Share, worker: int, 
 def latest(store: Store, rows: pa.Table) -> pa.Array:
     """The numbers of the rows that are the last of their key, ascending."""
     places = places_of(rows)
-    _, inverse, counts = np.unique(places, return_inverse=True, return_counts=True)
-    last = np.zeros(counts.size, np.int64)
-    np.maximum.at(last, inverse, np.arange(places.size))
-    kept = np.zeros(places.size, np.bool_)
-    kept[last] = True
-    # Two keys of one hash are two keys: where a place occurs again, the keys themselves decide.
-    again = np.flatnonzero(counts[inverse] > 1)
-    texts = store.key_codec.texts(rows["key"].take(pa.array(again)).combine_chunks())
-    newest = {(int(place), text): row for row, place, text in zip(again.tolist(), places[again], texts, strict=True)}
-    kept[list(newest.values())] = True
-    return pa.array(np.flatnonzero(kept))
+    order = np.argsort(places, kind="stable")
+    places = places[order]
+    keys = rows["key"].combine_chunks().take(pa.array(order))
+    again = np.append(False, places[1:] == places[:-1])[: places.size]
+    if changing(keys.flatten(), again).any():
+        # Two keys of one hash are two keys: where a place occurs again, the keys themselves decide.
+        shared = np.flatnonzero(again | np.append(again[1:], False))
+        texts = store.key_codec.texts(keys.take(pa.array(shared)))
+        numbers = np.zeros(places.size, np.int64)
+        numbers[shared] = np.unique(np.array(texts), return_inverse=True)[1]
+        by_key = np.lexsort((numbers, places))
+        order, places, numbers = order[by_key], places[by_key], numbers[by_key]
+        again = np.append(False, (places[1:] == places[:-1]) & (numbers[1:] == numbers[:-1]))
+    is_last = ~np.append(again[1:], False)[: places.size]
+    return pa.array(np.sort(order[is_last]))
 
 
 def entries(store: Store, manifest: Manifest, share: Share, tally: Tally | None = None) -> pa.Table:

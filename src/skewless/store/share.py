@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skewless.arrays import require
-from skewless.kernels.hash import spark_hashes
 from skewless.table import RoutingTable
 
 Places = NDArray[np.uint64]  # of keys: what `spark_hash` makes of their hashes; the lower bits are the host
@@ -33,9 +32,8 @@ class Share:
     def of(cls, table: RoutingTable, worker: int) -> Self:
         """What a worker answers for under a table."""
         require(not table.splits_keys, "this table splits keys, but the state of a key is whole on one worker")
-        places = spark_hashes(table.keys)
-        order = np.argsort(places)
-        return cls(table.hosts == worker, places[order], (table.workers == worker)[order])
+        order = np.argsort(table.mixed)
+        return cls(table.hosts == worker, table.mixed[order], (table.workers == worker)[order])
 
     @classmethod
     def whole(cls, all_keys: bool = True) -> Self:

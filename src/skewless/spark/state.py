@@ -1,0 +1,290 @@
+"""Keyed state in a stream: the function of a key sees its rows and its state, on one worker, batch by batch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from time import time
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.types import StructField, StructType
+
+from skewless.arrays import require
+from skewless.histogram import Histogram
+from skewless.spark.batch import WORKER, parallelism
+from skewless.spark.checkpoint import Checkpoint, filesystem
+from skewless.spark.engine import Found
+from skewless.spark.exact import Sourced
+from skewless.spark.groupstate import Clock, Timeout
+from skewless.spark.keys import column, fields_of, hashed, unused
+from skewless.spark.profile import measures, observed, profiled
+from skewless.spark.route import worker
+from skewless.spark.schema import arrow_schema, nullable, rows_schema
+from skewless.spark.task import PLACE, Function, Loading, Task
+from skewless.spark.windows import EARLIEST
+from skewless.store import Manifest, Receipt, Segment, Share, Store, entries, merge, sweep
+from skewless.table import RoutingTable
+
+INITIAL = "initial.json"  # the manifest that a query begins with
+FIRST = -1  # the version of that
+SWEEP = 8  # batches after which files that nothing needs are looked for
+REPORT = StructType([StructField("worker", T.IntegerType())])
+for _name in ("rows", "keys", "expired", "told", "read"):
+    REPORT.add(_name, T.LongType())
+REPORT.add("seconds", T.DoubleType()).add("receipt", T.BinaryType())
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Stateful:
+    """A function of keys with state, as an operator of the engine. Times are microseconds, but for the user's."""
+
+    keys: tuple[str, ...]
+    function: Function
+    output: StructType
+    state: StructType
+    timeout: Timeout
+    time: str | None
+    delay: int  # of the watermark behind the latest time seen
+    in_pandas: bool
+
+    @property
+    def left_to_spark(self) -> bool:
+        return False
+
+    def identity(self, df: DataFrame) -> dict[str, str]:
+        """What must not change while there is a checkpoint."""
+        key = StructType(fields_of(df, self.keys)).simpleString()
+        return {"key": key, "state": self.state.simpleString(), "timeout": self.timeout, "time": str(self.time)}
+
+    def run(
+        self,
+        df: DataFrame,
+        batch: int,
+        state: dict[str, Any] | None,
+        by: RoutingTable | Sourced | None,
+        files: Checkpoint,
+        measure: bool,
+    ) -> Found:
+        """One batch. Each task reports what it wrote in a row of its output, which Spark commits with the others.
+
+        So of several attempts of a task exactly that one counts whose output counts.
+        """
+        if not isinstance(by, RoutingTable):
+            raise TypeError("each key's state is where a table says: leave sl.Exact out")
+        table = by
+        key = StructType(fields_of(df, self.keys))
+        store = Store(files.place("state"), arrow_schema(key), arrow_schema(self.state))
+        last = state or {"watermark": EARLIEST}
+        manifest = _merged(files, store, _manifest(state, store, files))
+        watermark = last["watermark"]
+        clock = Clock(
+            self._now(batch, files), max(watermark // 1000, 0), self.timeout, self.time is not None, len(self.state)
+        )
+        rows, watch = self._watched(df, batch, watermark, measure)
+        place, number = unused(df, PLACE, WORKER)
+        task = Task(
+            self.function,
+            self.in_pandas,
+            store,
+            manifest,
+            table,
+            batch,
+            clock,
+            self.keys,
+            place,
+            rows_schema(df),
+            arrow_schema(self.output),
+            f"skewless-{manifest.name}",
+        )
+        Share.of(table, 0)  # refuses split keys; and what it computes goes along to the tasks, which compile nothing
+        n = table.n_workers
+        hash_of = hashed(df, self.keys)
+        routed = rows.select("*", F.xxhash64(hash_of).alias(place), worker(table, hash_of).alias(number))
+        # One row without a key for each worker: keys may time out where no rows come.
+        blank = [F.lit(None).cast(field.dataType) for field in routed.schema.fields[:-1]]
+        each = df.sparkSession.range(0, n, 1, 1).select(*blank, F.col("id").cast("int"))
+        routed = routed.union(each).repartitionById(n, column(number))
+        routed = routed.sortWithinPartitions(column(place)).drop(number)
+        schema = StructType([StructField("out", nullable(self.output)), StructField("report", REPORT)])
+        directory = f"output/{batch}"
+        routed.mapInArrow(task, schema).write.mode("overwrite").parquet(files.place(directory))
+        reports = _reports(files.place(directory), n)
+        facts, histogram = watch()
+        manifest = manifest.committed(store, batch, [Receipt.from_bytes(report["receipt"]) for report in reports])
+        if some := manifest.due():
+            _merge_later(df.sparkSession, files, store, some, table)
+        moved_on = max(watermark, facts["latest"] - self.delay) if facts.get("latest") is not None else watermark
+        told = sum(report["told"] for report in reports)
+        output = df.sparkSession.read.schema(schema).parquet(files.place(directory)).where("report is null")
+        record = {
+            "rows": facts.get("rows", 0),
+            "late": facts.get("late", 0),
+            "keys": sum(report["keys"] for report in reports),
+            "expired": sum(report["expired"] for report in reports),
+            "loads": [report["rows"] for report in reports],
+            "state_read": sum(report["read"] for report in reports),
+            "watermark": None if moved_on == EARLIEST else moved_on // 1000,
+        }
+        kept = {"watermark": moved_on, "manifest": manifest.to_json(), "batch": batch}
+        schemas = {"key": key.jsonValue(), "state": self.state.jsonValue(), "n_workers": n}
+        return Found(kept | schemas, output.select("out.*") if told else None, histogram, record)
+
+    def forget(self, state: dict[str, Any], files: Checkpoint) -> None:
+        """Delete what nothing needs after a commit."""
+        batch = state["batch"]
+        for kind, ending in (("output", ""), ("times", ".json")):
+            files.forget(kind, [number for number in files.numbered(kind) if number < batch], ending)
+        if batch % SWEEP == 0 and files.directory not in _MERGING:
+            commits = [files.read(f"commits/{number}.json") for number in files.numbered("commits")]
+            kept = [Manifest.from_json(commit["state"]["manifest"]) for commit in commits]
+            sweep(_store(state, files), kept)
+
+    def _now(self, batch: int, files: Checkpoint) -> int:
+        """The time of a batch, which is the same when it is run again."""
+        known = files.read(f"times/{batch}.json")
+        if known is None:
+            known = int(time() * 1000)
+            files.write(f"times/{batch}.json", known)
+        return int(known)
+
+    def _watched(
+        self, df: DataFrame, batch: int, watermark: int, measure: bool
+    ) -> tuple[DataFrame, Callable[[], tuple[dict[str, Any], Histogram | None]]]:
+        """The rows that are not too late; and what tells of them once they have been read."""
+        seen = Observation(f"seen {batch}")
+        at = F.lit(None).cast("bigint") if self.time is None else F.unix_micros(column(self.time))
+        drops = self.timeout == "EventTimeTimeout" and watermark != EARLIEST
+        late = F.coalesce(at <= watermark, F.lit(False)) if drops else F.lit(False)
+        rows = df.observe(
+            seen, F.count(F.lit(1)).alias("rows"), F.count_if(late).alias("late"), F.max(at).alias("latest")
+        )
+        rows = rows.where(~late) if drops else rows
+        if not measure:
+            return rows, lambda: (observed(seen), None)
+        keyed, (name,) = Observation(f"keys {batch}"), unused(df, "hash")
+        rows = rows.select("*", hashed(df, self.keys).alias(name)).observe(keyed, *measures(name, F.lit(False)))
+
+        def watched() -> tuple[dict[str, Any], Histogram | None]:
+            known = profiled(df, self.keys, observed(keyed))
+            return observed(seen), known.histogram if known.rows else None
+
+        return rows.drop(name), watched
+
+
+def load(initial: DataFrame, operator: Stateful, files: Checkpoint) -> None:
+    """Let a query begin with these states: one row a key, with the columns of the key and the fields of the state."""
+    if files.read(INITIAL) is not None or files.numbered("commits"):
+        return  # it has begun with them already
+    wanted = [*operator.keys, *operator.state.names]
+    lacking = [name for name in wanted if name not in initial.columns]
+    require(not lacking, f"the initial state lacks {', '.join(lacking)}; it has {', '.join(initial.columns)}")
+    key = StructType(fields_of(initial, operator.keys))
+    store = Store(files.place("state"), arrow_schema(key), arrow_schema(operator.state))
+    table = RoutingTable.hashed(parallelism(initial))
+    place, number = unused(initial, PLACE, WORKER)
+    hash_of = hashed(initial, operator.keys)
+    rows = initial.select(
+        *(column(name) for name in wanted), F.xxhash64(hash_of).alias(place), worker(table, hash_of).alias(number)
+    )
+    rows = rows.repartitionById(table.n_workers, column(number)).drop(number)
+    task = Loading(store, table, tuple(wanted[: len(operator.keys)]), place, FIRST)
+    receipts = [Receipt.from_bytes(bytes(row[0])) for row in rows.mapInArrow(task, "receipt binary").collect()]
+    files.write(INITIAL, Manifest.empty(store).committed(store, FIRST, receipts).to_json())
+
+
+def _manifest(state: dict[str, Any] | None, store: Store, files: Checkpoint) -> Manifest:
+    """What the batch before left; before the first, what the query begins with."""
+    known = files.read(INITIAL) if state is None else state["manifest"]
+    return Manifest.empty(store) if known is None else Manifest.from_json(known)
+
+
+def read_state(spark: SparkSession, checkpoint: str, batch: int | None = None) -> DataFrame:
+    """The states of all keys after a batch, of which the last few are kept; left out, after the last one.
+
+    The columns of the key come first, then those of the state, then `timeout` in milliseconds.
+    """
+    files = Checkpoint(checkpoint)
+    known = files.numbered("commits")
+    require(bool(known), f"{checkpoint} has no batch that is complete")
+    number = known[-1] if batch is None else batch
+    require(number in known, f"{checkpoint} has the states of batches {known[0]} to {known[-1]}, not of {number}")
+    state = files.read(f"commits/{number}.json")["state"]
+    require("manifest" in state, f"{checkpoint} is of a query without keyed state")
+    store, manifest, n = _store(state, files), Manifest.from_json(state["manifest"]), state["n_workers"]
+    key, value = (nullable(StructType.fromJson(state[name])) for name in ("key", "state"))
+    table = RoutingTable.hashed(n)
+    fields = [StructField("key", key), StructField("state", value), StructField("timeout", T.LongType())]
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for part in batch["id"].to_pylist():
+                rows = entries(store, manifest, Share.of(table, part))
+                yield from rows.drop_columns(["place"]).combine_chunks().to_batches()
+
+    found = spark.range(0, n, 1, n).mapInArrow(read, StructType(fields))
+    return found.select("key.*", "state.*", "timeout")
+
+
+def _store(state: dict[str, Any], files: Checkpoint) -> Store:
+    key, value = (StructType.fromJson(state[name]) for name in ("key", "state"))
+    return Store(files.place("state"), arrow_schema(key), arrow_schema(value))
+
+
+def _reports(directory: str, n_workers: int) -> list[dict[str, Any]]:
+    """What the tasks of a batch reported, by worker; each has reported once."""
+    source, path = filesystem(directory)
+    found = pq.read_table(path, columns=["report"], filesystem=source)["report"].drop_null().to_pylist()
+    reports = {report["worker"]: report for report in found}
+    once = len(found) == n_workers and sorted(reports) == list(range(n_workers))
+    require(once, f"{n_workers} workers have written {directory}, but it has {len(found)} reports")
+    return [reports[number] for number in range(n_workers)]
+
+
+# Merging goes on while batches run. By directory: what is being merged, and what will tell of it.
+_MERGING: dict[str, tuple[Sequence[Segment], Future[list[Receipt]]]] = {}
+_BACKGROUND = ThreadPoolExecutor(1, "skewless-merge")
+
+
+def _merge_later(
+    spark: SparkSession, files: Checkpoint, store: Store, segments: Sequence[Segment], table: RoutingTable
+) -> None:
+    if files.directory not in _MERGING:
+        job = partial(_merge, spark, store, segments, table)
+        _MERGING[files.directory] = segments, _BACKGROUND.submit(job)
+
+
+def _merge(spark: SparkSession, store: Store, segments: Sequence[Segment], table: RoutingTable) -> list[Receipt]:
+    def part(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                receipt = merge(store, segments, Share.of(table, number), number)
+                yield pa.record_batch([pa.array([receipt.to_bytes()], pa.binary())], names=["receipt"])
+
+    n = table.n_workers
+    return [
+        Receipt.from_bytes(bytes(row[0]))
+        for row in spark.range(0, n, 1, n).mapInArrow(part, "receipt binary").collect()
+    ]
+
+
+def _merged(files: Checkpoint, store: Store, manifest: Manifest) -> Manifest:
+    """The manifest with what has been merged meanwhile."""
+    segments, job = _MERGING.get(files.directory, ((), None))
+    if job is None or not job.done():
+        return manifest
+    del _MERGING[files.directory]
+    try:
+        return manifest.merged(store, segments, job.result())
+    except Exception as error:
+        # Nothing is lost: the segments are all there, and will be due again.
+        log.warning("segments of %s could not be merged: %s", files.directory, error)
+        return manifest

@@ -1,0 +1,299 @@
+"""What one task of a stateful batch does: its worker's rows by key, the user's function, and what it changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import gettempdir
+from time import perf_counter
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+
+from skewless.arrays import require
+from skewless.spark.groupstate import Clock, GroupState
+from skewless.store import Entry, HotCopy, Manifest, Places, Share, Store, Tally, Values, opened
+from skewless.store.codec import changing
+from skewless.table import RoutingTable
+
+Function: TypeAlias = Callable[[Values, Any, GroupState], Any]
+PLACE = "place"  # the name of our column, if the user has none of that name
+REPORT = pa.struct(
+    {
+        "worker": pa.int32(),
+        "rows": pa.int64(),
+        "keys": pa.int64(),
+        "expired": pa.int64(),  # keys that timed out
+        "told": pa.int64(),  # rows of output
+        "read": pa.int64(),  # bytes of durable state
+        "seconds": pa.float64(),
+        "receipt": pa.binary(),
+    }
+)
+_FULL = 20_000  # rows that are worked on at once, at the least
+
+
+@dataclass(frozen=True)
+class Task:
+    """The work of all tasks of a batch; each finds out which worker it is. What `mapInArrow` is given."""
+
+    function: Function
+    in_pandas: bool
+    store: Store
+    manifest: Manifest
+    table: RoutingTable
+    version: int
+    clock: Clock
+    keys: tuple[str, ...]
+    place: str  # the name of the column with the places of keys
+    rows: pa.Schema  # of the user's rows
+    output: pa.Schema
+    directory: str  # for hot copies, below the local disk
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Rows, sorted by place, become rows of output; the last row of all is the report."""
+        began = perf_counter()
+        worker = TaskContext.get().partitionId()  # type: ignore[union-attr]  # there is one in a task
+        share, tally = Share.of(self.table, worker), Tally()
+        changes, told, rows, keys, expired = Changes(self.store), 0, 0, 0, 0
+        touched: list[Places] = []
+        with opened(local_directory(self.directory, worker), worker, self.store, self.manifest, share, tally) as copy:
+            for chunk in whole_runs(batches, self.place):
+                groups = Groups.of(chunk, self.place, self.keys, self.store)
+                require(bool(share.has(groups.places).all()), f"rows came to worker {worker} that are not its own")
+                output = self._called(groups, copy, changes)
+                rows, keys, told = rows + chunk.num_rows, keys + groups.places.size, told + output.num_rows
+                touched.append(groups.places)
+                yield from self._yielded(output)
+            late = self._expired(copy, np.concatenate(touched) if touched else np.empty(0, np.uint64))
+            expired = len(late)
+            output = self._timed_out(late, changes)
+            told += output.num_rows
+            yield from self._yielded(output)
+            receipt = self.store.write(changes.table(), share, self.version, worker)
+        spent = perf_counter() - began
+        report = (worker, rows, keys, expired, told, tally.bytes, spent, receipt.to_bytes())
+        row = pa.array([dict(zip([each.name for each in REPORT], report, strict=True))], REPORT)
+        yield pa.record_batch([pa.nulls(1, pa.struct(list(self.output))), row], names=["out", "report"])
+
+    def _called(self, groups: Groups, copy: HotCopy, changes: Changes) -> pa.Table:
+        """The function's output for these keys."""
+        known = copy.get(groups.places, groups.texts)
+        keys = self.store.key_codec.values(groups.texts)
+        parts = groups.frames() if self.in_pandas else groups.tables()
+        results: list[Any] = []
+        for place, key, entry, rows in zip(groups.places.tolist(), keys, known, parts, strict=True):
+            state = GroupState(self.clock, None if entry is None else entry.state, False)
+            self._collect(self.function(key, rows, state), results)
+            changes.add(place, key, state, entry)
+        return self._gathered(results)
+
+    def _expired(self, copy: HotCopy, touched: Places) -> list[Entry]:
+        """The keys whose time is over and that had no rows. Rows came first, and may have set another timeout."""
+        until = self.clock.expiring
+        if until is None:
+            return []
+        late = copy.expired(until - 1)
+        fresh = ~np.isin(np.array([entry.place for entry in late], np.uint64), touched)
+        return [entry for entry, alone in zip(late, fresh.tolist(), strict=True) if alone]
+
+    def _timed_out(self, late: Sequence[Entry], changes: Changes) -> pa.Table:
+        results: list[Any] = []
+        nothing = self.rows.empty_table()
+        empty = _frame(nothing) if self.in_pandas else nothing
+        for entry in late:
+            state = GroupState(self.clock, entry.state, True)
+            self._collect(self.function(entry.key, empty, state), results)
+            changes.add(entry.place, entry.key, state, entry)
+        return self._gathered(results)
+
+    def _collect(self, result: Any, results: list[Any]) -> None:
+        """A function may return nothing, a table or frame, or several of them one by one."""
+        if result is None:
+            return
+        if self.in_pandas and hasattr(result, "iloc"):
+            results.append(result)
+        elif not self.in_pandas and isinstance(result, pa.RecordBatch):
+            results.append(pa.Table.from_batches([result]))
+        elif not self.in_pandas and isinstance(result, pa.Table):
+            results.append(result)
+        else:
+            wanted = "pandas frame" if self.in_pandas else "pyarrow table"
+            several = isinstance(result, Iterable) and not isinstance(result, (str, bytes, dict))
+            require(several, f"the function returns a {wanted}, several, or None, not {type(result).__name__}")
+            for each in result:
+                self._collect(each, results)
+
+    def _gathered(self, results: list[Any]) -> pa.Table:
+        """All results as one table of the output's schema."""
+        if not results:
+            return self.output.empty_table()
+        if self.in_pandas:
+            import pandas as pd  # only where it is asked for
+
+            for frame in results:
+                self._named(list(frame.columns))
+            joined = pd.concat(results, ignore_index=True)
+            return pa.Table.from_pandas(joined, self.output, preserve_index=False)
+        try:
+            return self._fitting(pa.concat_tables(results))
+        except pa.ArrowInvalid:  # they are not all of the same types
+            return pa.concat_tables([self._fitting(result) for result in results])
+
+    def _fitting(self, table: pa.Table) -> pa.Table:
+        self._named(table.column_names)
+        return table.select(self.output.names).cast(self.output)
+
+    def _named(self, names: list[str]) -> None:
+        lacking = [name for name in self.output.names if name not in names]
+        require(not lacking, f"the function's output lacks {', '.join(lacking)}; it has {', '.join(map(str, names))}")
+
+    def _yielded(self, output: pa.Table) -> Iterator[pa.RecordBatch]:
+        for batch in output.combine_chunks().to_batches():
+            rows = pa.StructArray.from_arrays(batch.columns, fields=list(self.output))
+            yield pa.record_batch([rows, pa.nulls(len(rows), REPORT)], names=["out", "report"])
+
+
+@dataclass(frozen=True)
+class Loading:
+    """The work of tasks that write the states with which a query begins. What `mapInArrow` is given."""
+
+    store: Store
+    table: RoutingTable
+    keys: tuple[str, ...]
+    place: str
+    version: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        worker = TaskContext.get().partitionId()  # type: ignore[union-attr]
+        found = list(batches)
+        if not found:
+            return
+        rows = pa.Table.from_batches(found).combine_chunks()
+        store = self.store
+        parts = [rows.select(schema.names).cast(schema) for schema in (store.key, store.state)]
+        places = rows[self.place].to_numpy().view(np.uint64)
+        texts = store.key_codec.texts(parts[0])
+        once = len(set(zip(places.tolist(), texts, strict=True))) == len(texts)
+        require(once, "the initial state has a row for each key, not several for one")
+        columns = [_struct(part) for part in parts]
+        changes = [pa.array(places), *columns, pa.nulls(len(texts), pa.int64())]
+        share = Share.of(self.table, worker)
+        receipt = store.write(pa.table(changes, schema=store.schema), share, self.version, worker)
+        yield pa.record_batch([pa.array([receipt.to_bytes()], pa.binary())], names=["receipt"])
+
+
+def _struct(rows: pa.Table) -> pa.StructArray:
+    arrays = [column.combine_chunks() for column in rows.columns]
+    return pa.StructArray.from_arrays(arrays, fields=list(rows.schema))
+
+
+class Changes:
+    """What the function changed, to be written when the task ends."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._places: list[int] = []
+        self._keys: list[Values] = []
+        self._states: list[Values | None] = []
+        self._timeouts: list[int | None] = []
+
+    def add(self, place: int, key: Values, state: GroupState, before: Entry | None) -> None:
+        """Note the state of a key after a call, if it differs from what was there before."""
+        value, timeout = state._value, state._timeout
+        if not state._touched and timeout == (None if before is None else before.timeout):
+            return
+        if before is None and value is None and timeout is None:
+            return
+        self._places.append(place)
+        self._keys.append(key)
+        self._states.append(value)
+        self._timeouts.append(timeout)
+
+    def table(self) -> pa.Table:
+        columns = [
+            pa.array(self._places, pa.uint64()),
+            self._store.key_codec.array(self._keys),
+            self._store.state_codec.array(self._states),
+            pa.array(self._timeouts, pa.int64()),
+        ]
+        return pa.table(columns, schema=self._store.schema)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Rows by key: those of key number i are rows bounds[i] to bounds[i + 1]."""
+
+    rows: pa.Table
+    places: Places  # of each key
+    texts: list[str]
+    bounds: list[int]
+
+    @classmethod
+    def of(cls, rows: pa.Table, place: str, keys: Sequence[str], store: Store) -> Groups:
+        """Groups of rows that are sorted by place."""
+        places = rows[place].to_numpy().view(np.uint64)
+        rows = rows.drop_columns([place])
+        named = rows.select(list(keys)).cast(store.key)
+        is_first = np.append(True, places[1:] != places[:-1])
+        if changing(named.columns, ~is_first).any():
+            # Two keys have one hash, or equal keys look different, as NaN does: their texts decide.
+            _, numbers = np.unique(np.array(store.key_codec.texts(named)), return_inverse=True)
+            order = np.lexsort((numbers, np.cumsum(is_first)))
+            rows, named, numbers = rows.take(pa.array(order)), named.take(pa.array(order)), numbers[order]
+            is_first |= np.append(True, numbers[1:] != numbers[:-1])
+        first = np.flatnonzero(is_first)
+        texts = [str(text) for text in store.key_codec.texts(named.take(pa.array(first)))]
+        return cls(rows.combine_chunks(), places[first], texts, [*first.tolist(), rows.num_rows])
+
+    def tables(self) -> Iterator[pa.Table]:
+        for start, stop in zip(self.bounds[:-1], self.bounds[1:], strict=True):
+            yield self.rows.slice(start, stop - start)
+
+    def frames(self) -> Iterator[Any]:
+        whole = _frame(self.rows)  # a slice of a frame is several times faster than a frame of a slice
+        for start, stop in zip(self.bounds[:-1], self.bounds[1:], strict=True):
+            yield whole.iloc[start:stop].reset_index(drop=True)
+
+
+def _frame(rows: pa.Table) -> Any:
+    """As PySpark gives frames: times are local ones, without a zone."""
+    frame = rows.to_pandas(date_as_object=True)
+    for name, column in zip(rows.column_names, rows.schema.types, strict=True):
+        if pa.types.is_timestamp(column) and column.tz is not None:
+            frame[name] = frame[name].dt.tz_localize(None)
+    return frame
+
+
+def whole_runs(batches: Iterator[pa.RecordBatch], place: str) -> Iterator[pa.Table]:
+    """Rows that are sorted by place, in tables of some length; a place is in one of them only."""
+    waiting: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        if batch[place].null_count:  # the row that every worker gets
+            batch = batch.filter(pc.is_valid(batch[place]))
+        if batch.num_rows == 0:
+            continue
+        waiting.append(batch)
+        count += batch.num_rows
+        if count < _FULL:
+            continue
+        rows = pa.Table.from_batches(waiting).combine_chunks()
+        places = rows[place].to_numpy()
+        end = int(np.searchsorted(places, places[-1]))  # the last run may go on
+        if end:
+            yield rows.slice(0, end)
+        waiting, count = rows.slice(end).to_batches(), rows.num_rows - end
+    if count:
+        yield pa.Table.from_batches(waiting).combine_chunks()
+
+
+def local_directory(name: str, worker: int) -> Path:
+    """A directory on the local disk of this machine, which Spark deletes when the application ends."""
+    disks = os.environ.get("SPARK_LOCAL_DIRS", gettempdir()).split(",")
+    return Path(disks[worker % len(disks)]) / name
