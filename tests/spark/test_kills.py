@@ -15,7 +15,7 @@ KILLS = int(os.environ.get("KILLS", "3"))  # one for each query
 
 
 def test_a_killed_executor_changes_no_result() -> None:
-    command = [sys.executable, "-m", "benchmarks.kills", "--kills", str(KILLS)]
+    command = [sys.executable, "-m", "benchmarks.spark_kills", "--kills", str(KILLS)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     said = re.search(r"(\d+) of \d+ results equal; stages ran again after (\d+) of \d+ kills", done.stdout)
