@@ -25,7 +25,8 @@ from skewless import streams
 
 SLOTS, ROUNDS = 16, 5
 EXPONENTS = (0.8, 1.0, 1.2, 1.5, 2.0)
-ROWS, N_KEYS, FEW_KEYS = 10_000, 100_000, 1000
+ROWS, N_KEYS = 10_000, 100_000
+MANY_ROWS, FEW_KEYS = 50_000, 1000
 MERGING = "spark.sql.adaptive.coalescePartitions.enabled"
 SCHEMA = "task int, waited double"
 
@@ -51,10 +52,10 @@ def aggregate(cost: float) -> sl.ArrowAggregate:
     return sl.ArrowAggregate(waiting(cost), same, same, SCHEMA, SCHEMA)
 
 
-def keyed(spark: SparkSession, keys: Any) -> DataFrame:
-    """Rows with these keys and something to carry: 2 KB, so that AQE does not take so few rows for one task's."""
+def keyed(spark: SparkSession, keys: Any, width: int = 2000) -> DataFrame:
+    """Rows with these keys and something to carry: so much that AQE does not take so few rows for one task's."""
     df = spark.createDataFrame(pd.DataFrame({"k": [f"key {key}" for key in keys]}))
-    df = df.repartition(SLOTS).withColumn("v", F.randstr(F.lit(2000), F.lit(1))).cache()
+    df = df.repartition(SLOTS).withColumn("v", F.randstr(F.lit(width), F.lit(1))).cache()
     df.count()
     return df
 
@@ -68,10 +69,10 @@ def longest(df: DataFrame) -> tuple[float, float]:
 
 def balance(spark: SparkSession) -> list[Claim]:
     """The longest task against what is possible: the mean, or, of whole keys, the largest key if that is more."""
-    claims, cost = [], SLOTS / ROWS
+    claims, cost = [], 0.5 * SLOTS / MANY_ROWS
     for exponent in EXPONENTS:
-        keys = streams.zipf(ROWS, FEW_KEYS, exponent)
-        df = keyed(spark, keys)
+        keys = streams.zipf(MANY_ROWS, FEW_KEYS, exponent)
+        df = keyed(spark, keys, width=10)
         groups = sl.group_by(df, "k", n_workers=SLOTS)
         hashed, mean = longest(df.groupBy("k").applyInArrow(waiting(cost), SCHEMA))
         whole, _ = longest(groups.applyInArrow(waiting(cost), SCHEMA))
@@ -117,7 +118,7 @@ def endings(spark: SparkSession) -> Iterator[Claim]:
 def main() -> None:
     spark = session(SLOTS)
     spark.conf.set(MERGING, "false")
-    title = f"{SLOTS} task slots, {ROWS:,} rows, {FEW_KEYS:,} keys: the longest task over the least possible"
+    title = f"{SLOTS} task slots, {MANY_ROWS:,} rows, {FEW_KEYS:,} keys: the longest task over the least possible"
     kept = judged(title, balance(spark))
     spark.conf.unset(MERGING)
     title = f"From beginning to end: plain Spark with AQE / ours, median of {ROUNDS} rounds"

@@ -21,7 +21,7 @@ from skewless import RoutingTable, streams
 from skewless.kernels.hash import spark_hashes
 from skewless.spark.batch import routed
 from skewless.spark.keys import hashed
-from skewless.spark.profile import PORTION, portion
+from skewless.spark.profile import PORTION, explained, portion
 from skewless.spark.route import perfect, worker
 
 # In one process, whatever the number of those: a Spark takes long to start.
@@ -336,6 +336,19 @@ def test_explain_says_what_and_why(spark: SparkSession) -> None:
     assert "leave it to Spark" in str(plain)
     even = spark.range(20_000).select((F.col("id") % 5000).alias("k"))
     assert sl.explain(even, "k", n_workers=4).chosen == "hash"
+
+
+def test_what_spark_does_as_well_is_left_to_it(spark: SparkSession) -> None:
+    """Tiny data, and much of it with even keys; but not some large keys, nor what somebody asks for."""
+    tiny, even = (spark.range(n).select((F.col("id") % 4000).alias("k"), F.col("id").alias("v")) for n in (9, 200_000))
+    large = even.withColumn("k", F.col("v") % 12)
+    for df, is_left in ((tiny, True), (even, True), (large, False)):
+        ranked, listed = sl.over(df, "k", n=F.count("v")), sl.group_by(df, "k").agg(all=sl.collect_list("v"))
+        plain = df.withColumn("n", F.count("v").over(Window.partitionBy("k")))
+        assert ("shufflepartitionidpassthrough" not in explained(ranked)) == is_left
+        assert ("shufflepartitionidpassthrough" not in explained(listed)) == is_left
+        assert ranked.exceptAll(plain).isEmpty()
+    assert "shufflepartitionidpassthrough" in explained(sl.over(tiny, "k", n=F.count("v"), n_workers=3))
 
 
 def test_nothing_is_left_behind(spark: SparkSession) -> None:

@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 import skewless.spark as sl
 from skewless.histogram import Histogram
 from skewless.spark.grids import Counted, Grids, gridded
-from skewless.spark.join import _explained
 from skewless.spark.keys import hashed
+from skewless.spark.profile import explained
 from tests.spark.test_batch import frame, rows, skewed
 
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
@@ -108,7 +108,7 @@ def test_one_row_of_a_hot_key_is_enough_to_know_it(spark: SparkSession, unbroadc
     right = side(spark, {"a": 3000, "b": 9}, 200, "w", 1)
     found = sl.join(left, right, "k", how, n_workers=4)
     assert rows(found) == rows(left.join(right, "k", how))
-    assert "Aggregate" in str(_explained(found))
+    assert "Aggregate" in explained(found)
 
 
 def counted(counts: dict[int, float], rest: float = 0.0, nulls: float = 0.0) -> Counted:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any, TypeAlias
 
+import numpy as np
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
@@ -15,13 +16,14 @@ from skewless.partitioners.auto import table_for
 from skewless.spark import exact
 from skewless.spark.exact import Exact, Sourced
 from skewless.spark.keys import column, fields_of, hashed, unused
-from skewless.spark.profile import profile
+from skewless.spark.profile import bytes_read, profile
 from skewless.spark.route import worker
 from skewless.table import RoutingTable
 
 Placing: TypeAlias = str | Partitioner[Any, Any] | RoutingTable
 BATCH_COSTS = (1.0, 1.0, 0.0)  # before a batch nothing is anywhere: moves are free
 _log = logging.getLogger("skewless")
+TINY = 2**20  # bytes: as much as AQE gives a task at least
 WORKER = "worker"  # the name of our column, if the user has none of that name
 
 
@@ -66,6 +68,30 @@ def placed(
         _log.info("%s planned %d hot keys for %d workers: %s", p.name, by.keys.size, by.n_workers, found[0].cost())
     if by.splits_keys:
         checksums(df)
+    return by
+
+
+def needed(
+    df: DataFrame,
+    keys: tuple[str, ...],
+    partitioner: Placing | Exact,
+    n_workers: int | None,
+    *,
+    sample: float | None = None,
+    split: bool = False,
+) -> RoutingTable | Sourced | None:
+    """As `placed`, for what Spark does itself: None is to leave it to Spark.
+
+    That is so if nobody asks for anything else, and there is so little data that Spark would have one task do it all,
+    or hashing spreads it well. Python functions are another matter: little data may be much work.
+    """
+    is_free = partitioner == "auto" and n_workers is None
+    if is_free and bytes_read(df) < TINY:
+        fields_of(df, keys)
+        return None
+    by = placed(df, keys, partitioner, n_workers, sample=sample, split=split)
+    if is_free and isinstance(by, RoutingTable) and by.keys.size == 0:
+        return None if np.array_equal(by.hosts, RoutingTable.hashed(by.n_workers).hosts) else by
     return by
 
 
@@ -159,8 +185,9 @@ def over(
     n_workers, partitioner, sample: as in `repartition`.
     """
     require(bool(columns), "over needs at least 1 window function, such as rn=F.row_number()")
-    rows, name = whole_keys(df, keys, partitioner, n_workers, sample)
-    window = Window.partitionBy(column(name), *map(column, keys))
+    by, (name,) = needed(df, keys, partitioner, n_workers, sample=sample), unused(df, WORKER)
+    rows = df if by is None else routed(df, keys, by, name)
+    window = Window.partitionBy(*map(column, keys if by is None else (name, *keys)))
     if order_by is not None:
         window = window.orderBy(*(order_by if isinstance(order_by, list) else [order_by]))
     return rows.select("*", *(function.over(window).alias(into) for into, function in columns.items())).drop(name)

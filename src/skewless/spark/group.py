@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from skewless.arrays import require
 from skewless.spark.aggregate import Aggregate, ArrowAggregate
-from skewless.spark.batch import WORKER, Placing, placed, routed, whole_keys
+from skewless.spark.batch import WORKER, Placing, needed, placed, routed, whole_keys
 from skewless.spark.exact import Exact
 from skewless.spark.fold import fold_of
 from skewless.spark.keys import column, fields_of, unused
@@ -55,7 +55,10 @@ class Grouped:
         fold = fold_of(self.keys, in_arrow, aggregates)
         if not fold.grows:
             return fold.direct(self.df, self.keys)
-        by = placed(self.df, self.keys, self.partitioner, self.n_workers, sample=self.sample, split=True)
+        plan = placed if in_arrow else needed
+        by = plan(self.df, self.keys, self.partitioner, self.n_workers, sample=self.sample, split=True)
+        if by is None:
+            return fold.direct(self.df, self.keys)
         (name,) = unused(self.df, WORKER)
         rows = routed(self.df, self.keys, by, name)
         if not by.splits_keys:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import redirect_stdout
-from io import StringIO
 from typing import Literal, get_args
 
 import numpy as np
@@ -15,7 +13,7 @@ from skewless.histogram import Histogram
 from skewless.spark.batch import WORKER, checksums, parallelism
 from skewless.spark.grids import KEEPS, Counted, Grids, gridded
 from skewless.spark.keys import any_null, column, fields_of, hashed, unused
-from skewless.spark.profile import profile
+from skewless.spark.profile import explained, profile
 from skewless.spark.route import constant, element, perfect, slot_of, worker
 
 How = Literal["inner", "left", "right", "full", "semi", "anti"]
@@ -51,7 +49,7 @@ def join(
     require(types[0] == types[1], f"both sides have keys of the same types, not {types[0]} and {types[1]}: cast one")
     workers = parallelism(left) if n_workers is None else whole("n_workers", n_workers, 1)
     plain = left.join(right, list(names), kind)
-    if "Broadcast" in _explained(plain):
+    if "Broadcast" in explained(plain):
         return plain
     grids = gridded(_counted(left, names), _counted(right, names), kind, workers)
     if grids is None:
@@ -80,17 +78,10 @@ def join(
     return joined.where(seen).drop(*ghosts)
 
 
-def _explained(df: DataFrame) -> str:
-    """Spark's plan; it is printed only, on Classic and over Connect."""
-    with redirect_stdout(StringIO()) as printed:
-        df.explain()
-    return printed.getvalue()
-
-
 def _counted(side: DataFrame, names: tuple[str, ...]) -> Counted:
     """How often the keys of a side occur, those with a NULL apart: they match nothing."""
     key = F.when(~any_null(names), F.struct(*map(column, names)))
-    found = profile(side.select(key.alias("key")), "key")
+    found = profile(side.select(key.alias("key")), "key", sample=None)
     matching = found.histogram.keys != OF_NULL
     keys, counts = found.histogram.keys[matching], found.histogram.counts[matching]
     return Counted(Histogram(keys, counts, found.histogram.rest), float(found.nulls))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from io import StringIO
+from math import inf, isinf
 from time import perf_counter
 from typing import Any
 
@@ -90,7 +91,13 @@ def profile(df: DataFrame, *keys: str, sample: float | None = 1.0) -> Profile:
 
 
 def portion(df: DataFrame) -> float:
-    """The share of rows that is enough to plan by, by Spark's account of the bytes that are read; 1 if unknown."""
+    """The share of rows that is enough to plan by; 1 if it is not known how many bytes are read."""
+    total = bytes_read(df)
+    return 1.0 if isinf(total) else min(1.0, PORTION / max(total, 1.0))
+
+
+def bytes_read(df: DataFrame) -> float:
+    """By Spark's account; infinite if it does not know."""
     units = {unit: 1024**power for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB"))}
     total = 0.0
     lines = explained(df, "cost").partition("== Physical Plan ==")[0].splitlines()
@@ -100,9 +107,9 @@ def portion(df: DataFrame) -> float:
         if size is None or following > depth:
             continue  # what is read are the leaves of the plan
         if size[2] not in units:
-            return 1.0  # EiB: Spark's word for not knowing
+            return inf  # EiB: Spark's word for not knowing
         total += float(size[1]) * units[size[2]]
-    return min(1.0, PORTION / max(total, 1.0))
+    return total
 
 
 def explained(df: DataFrame, mode: str | None = None) -> str:
