@@ -43,13 +43,19 @@ bench: $(READY) java ## speed and quality against peers in the same run (LONG=1:
 	@$(BIN)/python -m benchmarks.milp
 	@$(BIN)/python -m benchmarks.planning
 	@$(BIN)/python -m benchmarks.routing $(if $(LONG),--long)
-	@$(BIN)/python -m benchmarks.spark
+	@$(BIN)/python -m benchmarks.spark_groups
+	@$(BIN)/python -m benchmarks.spark_joins
+	@$(BIN)/python -m benchmarks.spark_regret
+	@$(BIN)/python -m benchmarks.spark_routing
 
 reproduce: $(READY) ## the papers' figures and tables (minutes)
 	@$(BIN)/python -m lab.pkg
 
 pictures: $(READY) ## draw every partitioner under drift, and write docs/partitioners.md again
 	@$(BIN)/python -m lab.pictures
+
+scaling: $(READY) java ## measure how the gain changes with skew, workers and cost per row, and draw it (10 minutes)
+	@$(BIN)/python -m benchmarks.spark_scaling
 
 docs: $(READY) ## write the generated parts of README.md again
 	@$(BIN)/python -m benchmarks.readme
@@ -58,4 +64,4 @@ clean: ## remove what the other commands made
 	@rm -rf $(VENV) out spark-warehouse .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help java demo rank test check bench reproduce pictures docs clean
+.PHONY: help java demo rank test check bench reproduce pictures scaling docs clean

@@ -1,73 +1,83 @@
-"""What routing by a table costs on Spark, as ratios to Spark's own repartition in the same run.
-
-Every round times each way once, on the same cached rows; a ratio is the median over the rounds.
-"""
+"""What the benchmarks on Spark share: a session, ways that race in turns, and claims with a verdict."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
 
-import numpy as np
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
-import skewless.spark as sl
-from skewless import RoutingTable
 
-ROWS, WORKERS, ROUNDS = 4_000_000, 16, 9
-HOT = (0, 20, 200, 2000)
-BOUND = 1.05
-
-
-def session() -> SparkSession:
+def session(slots: int, **settings: str) -> SparkSession:
+    """With so many task slots; __ in the name of a setting is a dot."""
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", "6g")
+    builder = SparkSession.builder.master(f"local[{slots}]").config("spark.driver.memory", "4g")
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
+    builder = builder.config("spark.sql.shuffle.partitions", str(slots))
+    for name, value in settings.items():
+        builder = builder.config(name.replace("__", "."), value)
     return builder.config("spark.log.level", "ERROR").getOrCreate()
 
 
-def seconds(df: DataFrame) -> float:
-    began = perf_counter()
-    df.write.format("noop").mode("overwrite").save()
-    return perf_counter() - began
+def running(made: Callable[[], DataFrame]) -> Callable[[int], None]:
+    """A way of a race: make a DataFrame, and look at all of its rows."""
+    return lambda _: made().write.format("noop").mode("overwrite").save()
 
 
-def main() -> None:
-    spark = session()
-    key = F.floor(F.pow(F.rand(1), 3) * 100_000).cast("string")
-    df = spark.range(0, ROWS, 1, 4).select(key.alias("k"), F.col("id").alias("v")).cache()
-    heaviest = sl.profile(df, "k").histogram.keys
-    ways = {"spark's repartition": df.repartition(WORKERS, "k")}
-    for hot in HOT:
-        places = (np.arange(hot) % WORKERS).astype(np.int32)
-        keys = np.sort(heaviest[:hot])
-        table = RoutingTable.hashed(WORKERS).placing(keys, np.arange(hot + 1), places, np.ones(hot))
-        ways[f"a table, {hot:,} hot keys"] = sl.repartition(df, "k", partitioner=table)
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for number in track(range(ROUNDS + 2), "timing", console=Console(stderr=True), transient=True):
+def race(ways: Mapping[str, Callable[[int], None]], rounds: int, warm: int = 1) -> dict[str, list[float]]:
+    """Seconds of each way in each round; they take turns, and are told the number of the round.
+
+    warm: rounds before those that count: the JVM compiles, and Python workers start.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(-warm, rounds):
         for name, way in ways.items():
-            spent = seconds(way)
-            if number >= 2:  # the JVM is warm by then
-                times[name].append(spent)
-    shown = Table(title=f"{ROWS:,} rows to {WORKERS} partitions, median of {ROUNDS} rounds")
-    for title in ("way", "seconds", "x Spark's own"):
-        shown.add_column(title, justify="left" if title == "way" else "right")
-    plain, worst = times["spark's repartition"], 0.0
-    for name, mine in times.items():
-        ratio = median(one / other for one, other in zip(mine, plain, strict=True))
-        worst = max(worst, ratio)
-        shown.add_row(name, f"{median(mine):.2f}", f"{ratio:.2f}")
-    Console().print(shown)
-    print(f"at most {worst:.2f} x Spark's own (bound {BOUND} x)")
-    spark.stop()
-    sys.exit(0 if worst <= BOUND else 1)
+            began = perf_counter()
+            way(number)
+            if number >= 0:
+                seconds[name].append(perf_counter() - began)
+    return seconds
 
 
-if __name__ == "__main__":
-    main()
+def ratio(mine: Sequence[float], others: Sequence[float]) -> float:
+    """The median over the rounds, so that a slow moment of a shared machine does not count."""
+    return median(one / other for one, other in zip(mine, others, strict=True))
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A figure of this run, and what it has to be: at most a bound, or at least."""
+
+    what: str
+    figure: float
+    at_most: float | None = None
+    at_least: float | None = None
+    besides: str = ""
+
+    @property
+    def holds(self) -> bool:
+        return (self.at_most is None or self.figure <= self.at_most) and self.figure >= (self.at_least or 0.0)
+
+    @property
+    def bound(self) -> str:
+        if self.at_most is not None:
+            return f"at most {self.at_most:g}"
+        return "" if self.at_least is None else f"at least {self.at_least:g}"
+
+
+def judged(title: str, claims: Sequence[Claim]) -> bool:
+    """Print the claims; whether all of them hold."""
+    shown = Table(title=title, title_justify="left")
+    for name in ("", "x", "bound", "", "besides"):
+        shown.add_column(name, justify="right" if name == "x" else "left")
+    for claim in claims:
+        verdict = "" if not claim.bound else "kept" if claim.holds else "[red]broken"
+        shown.add_row(claim.what, f"{claim.figure:.2f}", claim.bound, verdict, claim.besides)
+    Console(width=140).print(shown)
+    return all(claim.holds for claim in claims)

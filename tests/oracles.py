@@ -293,6 +293,28 @@ def level(keys: list[int], n: int, seed: int, **params: Any) -> list[int]:
     return by_plan(keys, old if stays else new)
 
 
+def level_after(keys: list[int], n: int, more: list[int]) -> list[int]:
+    """Plan for some keys, then route more of the same ones: a worker with too much passes on to the one below most."""
+    plan, spent, workers = level_plan(keys, n), dict.fromkeys(keys, 0), list[int]()
+    planned, split = [0.0] * n, [0] * n
+    for key, places in plan.items():
+        parts = in_parts([amount for _, amount in places])
+        for (worker, _), part in zip(places, parts, strict=True):
+            planned[worker] += keys.count(key) * part / 2**32
+            split[worker] += len(places) > 1
+    load = [0] * n
+    for number, key in enumerate(more):
+        rounds = number // len(keys) + 1
+        spent[key] += 1
+        worker = plan[key][golden(spent[key], [amount for _, amount in plan[key]])][0]
+        room = [rounds * planned[w] - load[w] for w in range(n)]
+        if room[worker] <= -2 * (planned[worker] ** 0.5 + split[worker]) and len(keys) >= n:
+            worker = room.index(max(room))
+        load[worker] += 1
+        workers.append(worker)
+    return workers
+
+
 def level_plan(
     keys: list[int],
     n: int,
@@ -698,10 +720,15 @@ def prompt(keys: list[int], n: int, seed: int) -> list[int]:
 
 def golden(number: int, amounts: list[float]) -> int:
     """Where the tuple of this number goes if these are the amounts of all."""
-    parts = [floor(amount / sum(amounts) * 2**32) for amount in amounts]
-    parts[amounts.index(max(amounts))] += 2**32 - sum(parts)
+    parts = in_parts(amounts)
     coin = number * 2654435769 % 2**32
     return next(i for i in range(len(parts)) if coin < sum(parts[: i + 1]))
+
+
+def in_parts(amounts: list[float]) -> list[int]:
+    parts = [floor(amount / sum(amounts) * 2**32) for amount in amounts]
+    parts[amounts.index(max(amounts))] += 2**32 - sum(parts)
+    return parts
 
 
 ORACLES: dict[str, Callable[..., list[int]]] = {

@@ -13,7 +13,7 @@ from skewless import Times, partitioner, streams
 from skewless.coordinate import exchange
 from skewless.partitioners import ALL
 from skewless.testing import Tuples
-from tests.oracles import ORACLES, decide
+from tests.oracles import ORACLES, decide, level_after
 from tests.variants import N_WORKERS, TUPLES, VARIANTS
 
 
@@ -60,3 +60,17 @@ def test_skewed_streams(name: str, params: dict[str, Any], stream: str, times: T
 def test_a_long_stream_of_few_workers_reaches_every_part_of_d_choices() -> None:
     keys = np.concatenate((streams.zipf(1200, keys=30, exponent=1.0), streams.zipf(600, keys=30, exponent=3.0)))
     assert route("d_choices", Tuples(keys), 6, 0, {}) == decide("d_choices", Tuples(keys), 6, 0, {})
+
+
+@pytest.mark.parametrize("n_workers", [1, 4, 12, 64])
+@pytest.mark.parametrize("exponent", [0.0, 0.8, 2.0])
+def test_level_after_the_batch_it_planned(exponent: float, n_workers: int) -> None:
+    """Other frequencies, more tuples than planned, and those in pieces: some workers have no room left."""
+    keys = streams.zipf(300, keys=60, exponent=1.0)
+    known = np.unique(keys)
+    more = known[streams.zipf(1000, keys=known.size, exponent=exponent, seed=1).astype(np.int64)]
+    p = partitioner("level", n_workers)
+    p.observe(keys)
+    exchange([p])
+    found = [int(worker) for piece in np.split(more, [7, 300, 301]) for worker in p.route(piece)]
+    assert found == level_after(keys.tolist(), n_workers, more.tolist())

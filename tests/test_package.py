@@ -94,3 +94,38 @@ def test_the_readme_runs() -> None:
     assert blocks
     for block in blocks:
         python(block.split("```")[0])
+
+
+@pytest.mark.parametrize(
+    ("stub", "kind", "sentence"),
+    [
+        (None, "ModuleNotFoundError", "skewless.spark needs pyspark 4.1 or newer: pip install 'skewless[spark]'"),
+        ("4.0.1", "ImportError", "skewless.spark needs pyspark 4.1 or newer, not 4.0.1: it has no repartitionById"),
+        ("3.5.0.dev0", "ImportError", "skewless.spark needs pyspark 4.1 or newer, not 3.5.0.dev0"),
+    ],
+)
+def test_a_spark_that_is_missing_or_too_old_is_a_sentence(
+    tmp_path: Path, stub: str | None, kind: str, sentence: str
+) -> None:
+    """The rest works without; what comes before pyspark on the path is an environment in which it is so."""
+    if stub:
+        (tmp_path / "pyspark").mkdir()
+        (tmp_path / "pyspark" / "__init__.py").write_text(f"__version__ = {stub!r}\n")
+    code = f"""
+import sys
+if {stub is None}:
+    class Missing:
+        def find_spec(self, name, path=None, target=None):
+            if name.split(".")[0] == "pyspark":
+                raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+    sys.meta_path.insert(0, Missing())
+import skewless
+assert skewless.partitioner("pkg", 2).n_workers == 2
+try:
+    import skewless.spark
+except ImportError as error:
+    print(f"{{type(error).__name__}}: {{error}}")
+"""
+    said = python(code, PYTHONPATH=str(tmp_path))
+    assert said.startswith(f"{kind}: {sentence}")
+    assert len(said.splitlines()) == 1

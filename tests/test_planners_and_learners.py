@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -16,6 +17,7 @@ from skewless.metrics import imbalance_ratio
 from skewless.moves import Moving, moves
 from skewless.partitioners.auto import Auto
 from skewless.partitioners.bandit import FREE
+from skewless.partitioners.counters import of_past
 from skewless.partitioners.dalton import Dalton
 from skewless.partitioners.gedik import Readj, Redist, Scan
 from skewless.partitioners.kip import Kip
@@ -42,21 +44,39 @@ class TestLevel:
         assert m.imbalance_ratio <= 1.01
         assert m.fragments <= m.keys + n_workers - 1
 
-    def test_stays_level_and_moves_little_on_a_stationary_stream(self, exponent: float, n_workers: int) -> None:
-        batches = np.split(streams.zipf(3_000_000, 100_000, exponent, seed=3), 12)
-        p, last = Level(n_workers), None
-        for number, keys in enumerate(batches[:-1]):
+    @pytest.mark.parametrize("seed", [3, 4, 5])
+    def test_stays_level_and_moves_little_on_a_stationary_stream(
+        self, exponent: float, n_workers: int, seed: int
+    ) -> None:
+        """By its own routing, the next batch is level but for its own chance; by a table, but for that and the past's.
+
+        A table counts on what was seen: after one batch, not even the best guess of one who knows all frequencies but
+        not whose they are keeps to the noise of one batch (not for 17 of 40 seeds, 256 workers, exponent 1.0). And of
+        256 workers, one in a hundred batches has one beyond four standard deviations, whoever plans.
+        """
+        batches = np.split(streams.zipf(1_500_000, 100_000, exponent, seed=seed), 6)
+        p, last, seen, deviations = Level(n_workers), None, 0.0, list[float]()
+        for keys, following in pairwise(batches):
             planned(p, keys)
-            table = p.table()
-            if number >= 1:
-                noise = 1 + 4 * (n_workers / keys.size) ** 0.5
-                following = batches[number + 1]
-                ratio = imbalance_ratio(np.bincount(table.route(following), minlength=n_workers))
-                assert ratio <= noise
-                assert last is not None
+            noise = n_workers / keys.size
+            before = p.snapshot()
+            own = measure(following, p.route(following), n_workers)
+            assert own.imbalance_ratio <= 1 + 4 * noise**0.5
+            assert own.fragments <= own.keys + n_workers + 0.005 * keys.size
+            unrouted = Level(n_workers)
+            unrouted.adopt(before.policy)
+            assert measure(following, unrouted.route(following), n_workers).imbalance_ratio <= 1 + 4 * noise**0.5
+            table = p.restore(before).table()
+            chance = of_past(before.counters).noise
+            ratio = imbalance_ratio(np.bincount(table.route(following), minlength=n_workers))
+            deviations.append((ratio - 1) / ((1 + chance) * noise) ** 0.5)
+            if last is not None:
+                assert chance < seen
                 distinct, counts = np.unique(keys, return_counts=True)
                 assert moves(last, table, Histogram(distinct, counts.astype(np.float64))).mass < 0.06
-            last = table
+            last, seen = table, chance
+        assert max(deviations) <= 5
+        assert sorted(deviations)[-2] <= 4
 
     def test_whole_keys_are_packed_as_well_as_by_longest_processing_time(self, exponent: float, n_workers: int) -> None:
         keys = streams.zipf(300_000, 100_000, exponent)
@@ -67,6 +87,24 @@ class TestLevel:
             by_rule[by_rule.argmin()] += count
         assert m.fragments == m.keys
         assert m.imbalance_ratio <= 1.01 * imbalance_ratio(by_rule)
+
+
+def test_level_stays_level_when_keys_change_before_the_next_plan() -> None:
+    """Whatever comes, in batches as long as the one planned; a plan that is merely followed is far from it."""
+    p = Level(16)
+    planned(p, streams.zipf(100_000, 10_000, 1.5))
+    table = p.table()
+    for other in (50_000 + streams.zipf(100_000, 10_000, 1.5), np.full(100_000, 7, np.uint64)):
+        assert measure(other, p.route(other), 16).imbalance_ratio <= 1 + 4 * (16 / 100_000) ** 0.5
+        assert imbalance_ratio(np.bincount(table.route(other), minlength=16)) > 3
+
+
+def test_level_passes_on_what_slow_workers_have_no_room_for_by_speed() -> None:
+    speeds = (1.0, 1.0, 0.5, 2.0)
+    p = Level(4, speeds=speeds)
+    planned(p, streams.zipf(100_000, 10_000, 1.2))
+    load = np.bincount(p.route(np.full(100_000, 7, np.uint64)), minlength=4)
+    assert load / load.sum() == pytest.approx(np.array(speeds) / sum(speeds), abs=0.01)
 
 
 def test_level_gives_slow_workers_less() -> None:

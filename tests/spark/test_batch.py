@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+import re
+import sys
 from decimal import Decimal
 from typing import Any
 
@@ -18,7 +19,9 @@ from pyspark.sql import functions as F
 import skewless.spark as sl
 from skewless import RoutingTable, streams
 from skewless.kernels.hash import spark_hashes
+from skewless.spark.batch import routed
 from skewless.spark.keys import hashed
+from skewless.spark.profile import PORTION, portion
 from skewless.spark.route import perfect, worker
 
 # In one process, whatever the number of those: a Spark takes long to start.
@@ -100,6 +103,23 @@ def test_the_native_expression_is_the_table(spark: SparkSession, hot: int, split
     data = frame(found)
     expected = table.route(data["h"].to_numpy().view(np.uint64), data["ordinal"].to_numpy().astype(np.uint64))
     assert data.iloc[:, 2].tolist() == expected.tolist()
+
+
+def test_rows_of_split_keys_go_where_the_table_says(spark: SparkSession) -> None:
+    """By their ordinals, which Spark would count anew wherever an expression has them."""
+    df = skewed(spark, exponent=2.0).withColumn("ordinal", F.col("v")).cache()
+    numbered = frame(df.select("v", hashed(df, ["k"]).alias("h"), F.monotonically_increasing_id().alias("id")))
+    keys = np.unique(numbered["h"].to_numpy().view(np.uint64))
+    weights = np.tile([1.0, 2.0, 5.0], keys.size)
+    places = np.tile(np.array([0, 1, 2], np.int32), keys.size)
+    table = RoutingTable.hashed(4).placing(keys, 3 * np.arange(keys.size + 1), places, weights)
+    expected = table.route(numbered["h"].to_numpy().view(np.uint64), numbered["id"].to_numpy().astype(np.uint64))
+    found = routed(df, ("k",), table, "w")
+    assert found.columns == [*df.columns, "w"]
+    placed = frame(found.select("v", "w", F.spark_partition_id().alias("p")))
+    assert (placed["w"] == placed["p"]).all()
+    assert dict(zip(placed["v"], placed["w"], strict=True)) == dict(zip(numbered["v"], expected, strict=True))
+    df.unpersist()
 
 
 @pytest.mark.parametrize("n", [1, 2, 50, 3000])
@@ -252,51 +272,52 @@ def test_profile_counts_and_names_hot_keys(spark: SparkSession) -> None:
     assert sampled.rows == pytest.approx(3000, rel=0.15)
 
 
-@pytest.fixture
-def unbroadcast(spark: SparkSession) -> Iterator[None]:
-    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
-    yield
-    spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
+def test_a_sample_tells_nearly_the_same(spark: SparkSession) -> None:
+    """Zipf 1.0, by the inverse of its cumulated shares: rank = keys ** u is log-uniform."""
+    rank = F.floor(F.pow(F.lit(50_000.0), F.rand(3)))
+    df = spark.range(0, 2_000_000, 1, 2).select(rank.alias("k"))
+    counted, sampled = sl.profile(df, "k"), sl.profile(df, "k", sample=0.01)
+    assert sampled.rows == pytest.approx(2_000_000, rel=0.02)
+    assert sampled.histogram.rest > 0
+    assert sampled.histogram.total == pytest.approx(sampled.rows)
+    for n in (4, 16):
+        assert sampled.straggler(n) == pytest.approx(counted.straggler(n), rel=0.05)
+    assert sampled.hottest(1)[0][0] == counted.hottest(1)[0][0]
+    assert re.search(r"about [\d,]+ rows, at least .* rows, 1.00% of all, measured in [\d.]+ s", sampled.describe(16))
+    assert "all rows measured in" in counted.describe(16)
 
 
-@pytest.mark.parametrize("how", ["inner", "left", "right", "full", "semi", "anti"])
-@pytest.mark.parametrize("hot", ["left", "right", "both", "neither"])
-def test_joins_are_those_of_spark(spark: SparkSession, unbroadcast: None, hot: str, how: str) -> None:
-    """Keys that only one side has, NULLs on both, and two columns that both call k and j."""
-
-    def side(skewed_keys: bool, name: str, seed: int) -> DataFrame:
-        n = 900 if skewed_keys else 120
-        ranks = streams.zipf(n, 60, 1.6 if skewed_keys else 0.0, seed=seed).astype(np.int64) + 7 * seed
-        keys = [None if rank % 13 == 5 else f"key {rank}" for rank in ranks]
-        data = pd.DataFrame({"k": keys, "j": ranks % 2, name: np.arange(n)})
-        return spark.createDataFrame(data, f"k string, j long, {name} long").repartition(3)
-
-    left, right = side(hot in ("left", "both"), "worker", 0), side(hot in ("right", "both"), "v", 1)
-    ours, plain = sl.join(left, right, ["k", "j"], how, n_workers=6), left.join(right, ["k", "j"], how)
-    assert ours.columns == plain.columns
-    assert rows(ours) == rows(plain)
-    small = left.limit(0)
-    assert rows(sl.join(small, right, ["k", "j"], how)) == rows(small.join(right, ["k", "j"], how))
+def test_verbs_measure_a_portion_of_much_data(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert portion(spark.range(10**9).select("id", F.rand())) == pytest.approx(PORTION / 8e9, rel=0.1)
+    assert portion(spark.range(1000).join(spark.range(10**9), "id")) == pytest.approx(PORTION / 8e9, rel=0.1)
+    assert portion(skewed(spark)) == 1
+    df = spark.range(0, 100_000, 1, 2).select((F.col("id") % 40).alias("k"), "id")
+    module = sys.modules["skewless.spark.profile"]  # the package has a function of that name
+    monkeypatch.setattr(module, "PORTION", 80_000)
+    monkeypatch.setattr(module, "ENOUGH", 5_000)
+    found = sl.profile(df, "k", sample=None)
+    assert found.sample == pytest.approx(0.1, rel=0.01)
+    assert "10.00% of all" in sl.explain(df, "k", n_workers=4).profile
+    assert rows(sl.repartition(df, "k", n_workers=4).groupBy("k").count()) == rows(df.groupBy("k").count())
+    few = df.where(F.col("id") < 5000)  # a tenth of it would not be enough to plan by
+    assert sl.profile(few, "k", sample=None).sample == 1
 
 
-def test_a_hot_key_is_joined_by_several_workers(spark: SparkSession, unbroadcast: None) -> None:
-    left = skewed(spark, 6000, 50, 2.0).select("k", "v")
-    right = skewed(spark, 400, 50, 0.0).select("k", F.col("v").alias("u"))
-    where = F.spark_partition_id()
-    parts = sl.join(left, right, "k", n_workers=8).groupBy(where).count()
-    plain = left.join(right, "k").repartition(8, "k").groupBy(where).count()
-    loads, hashed_loads = frame(parts)["count"], frame(plain)["count"]
-    assert len(loads) == 8
-    assert loads.max() < 1.5 * loads.mean()
-    assert hashed_loads.max() > 3 * hashed_loads.sum() / 8
-
-
-def test_joins_refuse_what_they_cannot_do(spark: SparkSession) -> None:
-    df = skewed(spark)
-    with pytest.raises(ValueError, match="how is one of inner, left, right, full, semi, anti, not 'cross'"):
-        sl.join(df, df, "k", "cross")
-    with pytest.raises(ValueError, match="the same types"):
-        sl.join(df, df.select(F.col("v").alias("k")), "k")
+def test_rows_are_profiled_by_a_job_that_reads_them_anyway(spark: SparkSession) -> None:
+    df = skewed(spark).withColumn("hash", F.lit(1))
+    watched = sl.watch(df, "k")
+    assert watched.rows.columns == df.columns
+    assert rows(watched.rows) == rows(df)
+    seen, plain = watched.profile(), sl.profile(df, "k")
+    assert (seen.rows, seen.distinct, seen.nulls) == (plain.rows, plain.distinct, plain.nulls)
+    assert seen.histogram.keys.tolist() == plain.histogram.keys.tolist()
+    assert seen.histogram.counts.tolist() == plain.histogram.counts.tolist()
+    assert seen.hottest(3) == plain.hottest(3)
+    for empty in (df.limit(0), spark.createDataFrame([], df.schema)):
+        nothing = sl.watch(empty, "k")
+        assert nothing.rows.collect() == []
+        assert nothing.profile().rows == 0
+        assert nothing.profile().straggler(4) == 1
 
 
 def test_explain_says_what_and_why(spark: SparkSession) -> None:

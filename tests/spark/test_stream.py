@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -94,26 +95,22 @@ def expected(
     return Counter(hashable(row) for row in found.collect())
 
 
-def _partial(rows: pa.Table) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.compute as pc
+def counted_and_most() -> sl.ArrowAggregate:
+    """Rows, and the largest value. Made by a function, so that Spark sends its steps by value."""
 
-    return pa.table({"n_rows": [rows.num_rows], "best": pa.array([pc.max(rows["v"]).as_py()], pa.int64())})
+    def partial(rows: pa.Table) -> pa.Table:
+        return pa.table({"n_rows": [rows.num_rows], "best": pa.array([pc.max(rows["v"]).as_py()], pa.int64())})
 
+    def merge(states: pa.Table) -> pa.Table:
+        best = pa.array([pc.max(states["best"]).as_py()], pa.int64())
+        return pa.table({"n_rows": [pc.sum(states["n_rows"]).as_py()], "best": best})
 
-def _merge(states: pa.Table) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.compute as pc
+    def finish(state: pa.Table) -> pa.Table:
+        return state.rename_columns(["n", "most"])
 
-    best = pa.array([pc.max(states["best"]).as_py()], pa.int64())
-    return pa.table({"n_rows": [pc.sum(states["n_rows"]).as_py()], "best": best})
-
-
-def _finish(state: pa.Table) -> pa.Table:
-    return state.rename_columns(["n", "most"])
+    return sl.ArrowAggregate(partial, merge, finish, "n_rows long, best long", "n long, most long")
 
 
-LONGEST = sl.ArrowAggregate(_partial, _merge, _finish, "n_rows long, best long", "n long, most long")
 BATCHES = [batch_of(400, number, late=0.1) for number in range(6)]
 
 
@@ -142,6 +139,18 @@ def test_windows_equal_those_of_plain_spark(
         assert "split key #1" in records[-1]["decision"]
         assert sum(records[-1]["loads"]) + records[-1]["late"] == records[-1]["rows"]
         assert partitioner == "dalton" or records[-1]["imbalance_ratio"] < 2
+
+
+@pytest.mark.parametrize("name", ["dalton", "kip"])
+def test_sources_route_each_row_and_agree_between_batches(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    batches = BATCHES[:3]
+    job = sl.stream(
+        read(spark, write(tmp_path / "in", batches)), "k", time="ts", partitioner=sl.Exact(name), n_workers=4
+    )
+    query = ran(job.window("10 seconds").agg(s=sl.sum("v")), str(tmp_path / "out"), tmp_path / "checkpoint")
+    assert told(spark, tmp_path / "out") == expected(spark, batches, 10, 10, s=F.sum("v"))
+    assert query.recent()[-1]["decision"] == f"{name}: 1 sources route each row; they agreed 0 batches ago"
+    assert len(list((tmp_path / "checkpoint/skewless/sources").iterdir())) <= 2
 
 
 def test_all_aggregates_in_windows(spark: SparkSession, tmp_path: Path) -> None:
@@ -196,7 +205,7 @@ def test_all_aggregates_in_windows(spark: SparkSession, tmp_path: Path) -> None:
 def test_arrow_aggregates_of_split_keys(spark: SparkSession, tmp_path: Path) -> None:
     batches = BATCHES[:3]
     job = sl.stream(read(spark, write(tmp_path / "in", batches)), "k", time="ts", n_workers=4)
-    query = ran(job.window("10 seconds").agg(LONGEST), str(tmp_path / "out"), tmp_path / "checkpoint")
+    query = ran(job.window("10 seconds").agg(counted_and_most()), str(tmp_path / "out"), tmp_path / "checkpoint")
     wanted = expected(spark, batches, 10, 10, n=F.count(F.lit(1)), most=F.max("v"))
     assert told(spark, tmp_path / "out") == wanted
     assert query.recent()[-1]["imbalance_ratio"] < 1.5

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import json
+from dataclasses import asdict, fields, is_dataclass
+from importlib import import_module
 from typing import Any
 
-from skewless.partitioner import Partitioner
+from skewless.arrays import require
+from skewless.moves import Moving
+from skewless.partitioner import Partitioner, Window
 from skewless.partitioners.auto import Auto
 from skewless.partitioners.baselines import Hash, OffGreedy, OnGreedy, Potc, Shuffle
 from skewless.partitioners.cardinality import Am, Cam, Cm, Lm
@@ -78,3 +82,43 @@ def partitioner(name: str, n_workers: int, *, seed: int = 0, **params: Any) -> P
             takes = ", ".join(allowed) if allowed else "no parameters"
             raise TypeError(f"{name} takes {takes} besides n_workers and seed, not {param}")
     return cls(n_workers, seed=seed, **params)
+
+
+_PARAMETERS = {cls.__name__: cls for cls in (Window, Moving)}  # classes that a parameter may be of
+
+
+def described(partitioner: Partitioner[Any, Any]) -> str:
+    """The class and the parameters of a partitioner, as JSON; what it has learned is its snapshot's.
+
+    >>> described(partitioner("cm", 4, window=Window(100, 10)))[:57]
+    '{"class": "cm", "n_workers": 4, "seed": 0, "choices": 2, '
+    """
+    cls = type(partitioner)
+    found = cls.name if cls in ALL else f"{cls.__module__}:{cls.__qualname__}"
+    require(
+        "<locals>" not in found and "__main__" not in found,
+        f"{cls.__name__} is built anew in other processes: define it in a module that they can import",
+    )
+    params = {field.name: getattr(partitioner, field.name) for field in fields(partitioner) if field.init}
+    return json.dumps({"class": found, **params}, default=_plain)
+
+
+def rebuilt(description: str) -> Partitioner[Any, Any]:
+    """A new partitioner as `described` described it."""
+    params = {name: _built(value) for name, value in json.loads(description).items()}
+    module, _, cls = params.pop("class").rpartition(":")
+    made: Partitioner[Any, Any] = (getattr(import_module(module), cls) if module else named(cls))(**params)
+    return made
+
+
+def _plain(value: Any) -> Any:
+    known = is_dataclass(value) and type(value).__name__ in _PARAMETERS
+    require(known, f"a parameter is text, numbers, a Window or a Moving, not {value!r}")
+    return {type(value).__name__: asdict(value)}
+
+
+def _built(value: Any) -> Any:
+    if isinstance(value, dict):
+        ((name, params),) = value.items()
+        return _PARAMETERS[name](**params)
+    return tuple(value) if isinstance(value, list) else value

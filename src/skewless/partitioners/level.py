@@ -8,14 +8,16 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from skewless.arrays import require
+from skewless.arrays import Keys, Times, Workers, require
 from skewless.histogram import Histogram
 from skewless.kernels import kernel
 from skewless.moves import Moving, Verdict, worth_it
-from skewless.partitioners.planner import Planner
+from skewless.partitioner import NO_TIMES
+from skewless.partitioners.planner import Planned, Planner, Policy, planned_place
 from skewless.table import HOT, RoutingTable
 
 POURED = 0.02  # at least this share of all tuples is in keys that may be split, to even out what hosts leave uneven
+SPARE = 2.0  # standard deviations of its load that a worker takes beyond the plan before it passes tuples on
 NEAR = 1.005  # whole keys: how near to the longest-processing-time rule is near enough to move less
 _NONE = np.int32(-1)
 
@@ -29,6 +31,11 @@ class Level(Planner):
     all of it, or fills the emptiest and goes on. Each fragment so made either fills up a worker or ends its key: at
     most n - 1 fragments more than keys, McNaughton's wrap-around rule. Small keys are spread evenly first, so workers
     are even in keys too.
+
+    The batch that was planned goes by the plan, tuple for tuple. So does what comes after it, until the next plan, but
+    a worker that chance or change has given its part and two standard deviations more passes further tuples on to the
+    one that is farthest below its own: loads stay level on batches that nobody has seen, for a few more fragments.
+    Tables cannot do that: by them, the next batch is level but for what chance does to it and did to the batches seen.
 
     split: False keeps every key whole: bin packing with affinity, within half a percent of the longest-processing-time
         rule or as good as it, whatever must move for that.
@@ -89,6 +96,29 @@ class Level(Planner):
         bare = replace(old, hosts=places[n_hot:])
         return bare.placing(hot, np.arange(n_hot + 1), places[:n_hot], np.ones(n_hot))
 
+    def noted(self, plan: RoutingTable, histogram: Histogram) -> NDArray[np.float64]:
+        """What each worker gets of the batch, and how much more it may get; nothing, if tuples have nowhere to go."""
+        loads = plan.loads(histogram.keys, histogram.counts, histogram.rest)
+        if not self.split or histogram.total < self.n_workers:
+            return np.empty(0)
+        # A worker gets the tuples of a split key in turn, now one too many and now one too few.
+        in_turn = np.repeat(np.diff(plan.starts) > 1, np.diff(plan.starts))
+        spare = SPARE * (np.sqrt(loads) + np.bincount(plan.workers[in_turn], minlength=self.n_workers))
+        return np.concatenate((loads, spare))
+
+    def adopt(self, policy: Policy, told: Planned | None = None) -> None:
+        before = self._state.policy
+        super().adopt(policy, told)
+        if self._state.policy is not before:
+            loads = self._state.policy.memo[: self.n_workers]
+            self._state = self._state._replace(memo=np.append(loads, loads.sum()) if loads.size else np.empty(0))
+
+    def assign(self, keys: Keys, times: Times | None, workers: Workers) -> None:
+        if self._state.memo.size:
+            self.run(_follow_with_room, keys, NO_TIMES, workers)
+        else:
+            super().assign(keys, times, workers)
+
     def worth(self, old: RoutingTable, new: RoutingTable, histogram: Histogram, moving: Moving) -> Verdict:
         speeds = None if self.speeds is None else np.array(self.speeds) / np.mean(self.speeds)
         return worth_it(old, new, histogram, moving, speeds=speeds, key_cost=self.key_cost)
@@ -98,6 +128,25 @@ class Level(Planner):
         enough = int(np.searchsorted(np.cumsum(histogram.counts), POURED * histogram.total)) + 1
         least = min(enough, 2 * HOT * self.n_workers, histogram.keys.size)
         return max(histogram.heavier_than(1 / (HOT * self.n_workers)), least)
+
+
+@kernel
+def _follow_with_room(s: Planned, keys: Keys, times: Times, workers: Workers, start: int) -> int:
+    """By the plan, as long as its worker has room; the room of each comes anew after as many tuples as were planned."""
+    n = s.memo.size - 1
+    room, loads, spare = s.memo[:n], s.policy.memo[:n], s.policy.memo[n:]
+    for i in range(start, keys.size):
+        if s.memo[n] < 1.0:
+            for worker in range(n):
+                room[worker] += loads[worker]
+                s.memo[n] += loads[worker]
+        s.memo[n] -= 1.0
+        worker = planned_place(s, keys[i])
+        if room[worker] <= -spare[worker]:
+            worker = roomiest(room)
+        room[worker] -= 1.0
+        workers[i] = worker
+    return keys.size
 
 
 def _keep(

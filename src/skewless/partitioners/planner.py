@@ -142,8 +142,13 @@ class Planner(Partitioner[Planned, Policy]):
         last = max((snapshot.policy for snapshot in snapshots), key=precedence)
         if not any(snapshot.counters.counts.used[0] for snapshot in snapshots):
             return copied(last)
-        new = self.weighed(self.counted(snapshots), as_table(last, self.n_workers))
-        return as_policy(new, last.rule)._replace(version=last.version + 1)
+        counted = self.counted(snapshots)
+        new = self.weighed(counted, as_table(last, self.n_workers))
+        return as_policy(new, last.rule)._replace(version=last.version + 1, memo=self.noted(new, counted))
+
+    def noted(self, plan: RoutingTable, histogram: Histogram) -> NDArray[np.float64]:
+        """What a policy tells besides its table."""
+        return np.empty(0)
 
     def adopt(self, policy: Policy, told: Planned | None = None) -> None:
         state = self._state
@@ -188,24 +193,27 @@ def _tally(s: Planned, keys: Keys, times: Times, workers: Workers, start: int) -
 
 @kernel
 def _follow(s: Planned, keys: Keys, times: Times, workers: Workers, start: int) -> int:
-    p = s.policy
-    last = np.uint64(p.hosts.size - 1)
     for i in range(start, keys.size):
-        x = mix64(keys[i])
-        number = s.numbers.slots[hashtable.find(s.numbers, x) + _1]
-        if number == _0:
-            workers[i] = p.hosts[spark_hash(keys[i]) & last]
-        else:
-            fragment = p.starts[number - _1]
-            if p.starts[number] - fragment > 1:
-                s.spent[number - _1] += 1
-                coin = np.int64((np.uint64(s.spent[number - _1]) * _WEYL) & np.uint64(WHOLE - 1))
-                last_fragment = p.starts[number] - 1
-                while fragment < last_fragment:
-                    middle = (fragment + last_fragment) // 2
-                    if coin < s.ends[middle]:
-                        last_fragment = middle
-                    else:
-                        fragment = middle + 1
-            workers[i] = p.workers[fragment]
+        workers[i] = planned_place(s, keys[i])
     return keys.size
+
+
+@kernel
+def planned_place(s: Planned, key: np.uint64) -> int:
+    """The worker that the policy has for the next tuple of a key."""
+    p = s.policy
+    number = s.numbers.slots[hashtable.find(s.numbers, mix64(key)) + _1]
+    if number == _0:
+        return int(p.hosts[spark_hash(key) & np.uint64(p.hosts.size - 1)])
+    fragment = p.starts[number - _1]
+    if p.starts[number] - fragment > 1:
+        s.spent[number - _1] += 1
+        coin = np.int64((np.uint64(s.spent[number - _1]) * _WEYL) & np.uint64(WHOLE - 1))
+        last_fragment = p.starts[number] - 1
+        while fragment < last_fragment:
+            middle = (fragment + last_fragment) // 2
+            if coin < s.ends[middle]:
+                last_fragment = middle
+            else:
+                fragment = middle + 1
+    return int(p.workers[fragment])

@@ -26,10 +26,11 @@ from skewless.spark.aggregate import (
     variance,
 )
 from skewless.spark.batch import over, repartition
+from skewless.spark.exact import Exact
 from skewless.spark.explain import Explanation, explain
 from skewless.spark.group import Cogrouped, Grouped, group_by
 from skewless.spark.join import join
-from skewless.spark.profile import Profile, profile
+from skewless.spark.profile import Profile, Watched, profile, watch
 from skewless.spark.state import read_state
 from skewless.spark.stream import Query, Stream, stream
 
@@ -37,11 +38,13 @@ __all__ = [
     "Aggregate",
     "ArrowAggregate",
     "Cogrouped",
+    "Exact",
     "Explanation",
     "Grouped",
     "Profile",
     "Query",
     "Stream",
+    "Watched",
     "approx_count_distinct",
     "approx_quantile",
     "approx_top_k",
@@ -60,4 +63,5 @@ __all__ = [
     "stream",
     "sum",
     "variance",
+    "watch",
 ]

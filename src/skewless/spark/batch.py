@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 from typing import Any, TypeAlias
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from skewless.arrays import require, whole
-from skewless.histogram import Histogram
 from skewless.partitioner import Partitioner
 from skewless.partitioners import named
 from skewless.partitioners.auto import table_for
+from skewless.spark import exact
+from skewless.spark.exact import Exact, Sourced
 from skewless.spark.keys import column, fields_of, hashed, unused
 from skewless.spark.profile import profile
 from skewless.spark.route import worker
@@ -20,38 +21,52 @@ from skewless.table import RoutingTable
 
 Placing: TypeAlias = str | Partitioner[Any, Any] | RoutingTable
 BATCH_COSTS = (1.0, 1.0, 0.0)  # before a batch nothing is anywhere: moves are free
+_log = logging.getLogger("skewless")
 WORKER = "worker"  # the name of our column, if the user has none of that name
 
 
 def placed(
     df: DataFrame,
     keys: tuple[str, ...],
-    partitioner: Placing,
+    partitioner: Placing | Exact,
     n_workers: int | None,
     *,
+    sample: float | None = None,
     split: bool = False,
-    profiled: Callable[[], Histogram] | None = None,
-) -> RoutingTable:
-    """The table to route by: as given, or planned from a profile of the keys.
+    beside: tuple[DataFrame, tuple[str, ...]] | None = None,
+) -> RoutingTable | Sourced:
+    """What to route by: a table as given, or planned from a profile of the keys; or the partitioner itself.
 
+    sample: the share of rows to plan by, as `profile` takes it.
     split: keys may be split; if not, a partitioner or table that splits them is refused.
-    profiled: gives the histogram to plan from, where it is not that of these rows alone.
+    beside: other rows, and their keys, that are to be routed by the same.
     """
     fields_of(df, keys)
     workers = parallelism(df) if n_workers is None else whole("n_workers", n_workers, 1)
+    by: RoutingTable | Sourced
     if isinstance(partitioner, RoutingTable):
         given = partitioner.n_workers
         require(n_workers in (None, given), f"the table is for {given} workers, not for {n_workers}")
         require(split or not partitioner.splits_keys, "this table splits keys, but each is needed whole on one worker")
-        table = partitioner
+        by = partitioner
     else:
-        p = chosen(partitioner, workers, split, BATCH_COSTS)
+        wanted = partitioner.partitioner if isinstance(partitioner, Exact) else partitioner
+        p = chosen(wanted, workers, split, BATCH_COSTS)
         require(n_workers in (None, p.n_workers), f"{p.name} is for {p.n_workers} workers, not for {n_workers}")
-        histogram = profile(df, *keys).histogram if profiled is None else profiled()
-        table = table_for(p, histogram, RoutingTable.hashed(p.n_workers))
-    if table.splits_keys:
+        frames = [(df, keys)] if beside is None else [(df, keys), beside]
+        if isinstance(partitioner, Exact):
+            alone = not split and not exact.agrees(p)
+            meet = not alone or beside is None
+            require(meet, f"{p.name} places keys in the order of its rows: those of two sides would not meet")
+            checksums(df)
+            return Sourced(p, exact.learned(p, *frames), alone)
+        found = [profile(rows, *names, sample=sample) for rows, names in frames]
+        histogram = found[0].histogram if beside is None else found[0].histogram + found[1].histogram
+        by = table_for(p, histogram, RoutingTable.hashed(p.n_workers))
+        _log.info("%s planned %d hot keys for %d workers: %s", p.name, by.keys.size, by.n_workers, found[0].cost())
+    if by.splits_keys:
         checksums(df)
-    return table
+    return by
 
 
 _WHOLE = 'take "auto", "level", "kip" or another that keeps keys whole'
@@ -87,28 +102,46 @@ def parallelism(df: DataFrame) -> int:
 
 
 def repartition(
-    df: DataFrame, *keys: str, n_workers: int | None = None, partitioner: Placing = "auto", into: str | None = None
+    df: DataFrame,
+    *keys: str,
+    n_workers: int | None = None,
+    partitioner: Placing | Exact = "auto",
+    sample: float | None = None,
+    into: str | None = None,
 ) -> DataFrame:
     """The same rows in n_workers partitions, each key whole in one of them, and all about the same size.
 
-    partitioner: a name, an instance, or a RoutingTable; by default what costs least.
+    partitioner: a name, an instance, a RoutingTable or an Exact; by default what costs least.
+    sample: the share of rows to look at first, to plan by; by default all of little data, a small portion of much.
     into: the name of a column for the number of the partition; by default there is none.
     """
-    table = placed(df, keys, partitioner, n_workers)
     require(into is None or into not in df.columns, f"there is a column {into!r} already")
-    if into is None:
+    by = placed(df, keys, partitioner, n_workers, sample=sample)
+    if into is None and isinstance(by, RoutingTable):
         # The expression itself, not a column of it: rows stay as narrow as they are.
-        return df.repartitionById(table.n_workers, worker(table, hashed(df, keys)))
-    return routed(df, keys, table, into)
+        return df.repartitionById(by.n_workers, worker(by, hashed(df, keys)))
+    if into is None:
+        (name,) = unused(df, WORKER)
+        return routed(df, keys, by, name).drop(name)
+    return routed(df, keys, by, into)
 
 
-def routed(df: DataFrame, keys: tuple[str, ...], table: RoutingTable, into: str) -> DataFrame:
+def routed(df: DataFrame, keys: tuple[str, ...], by: RoutingTable | Sourced, into: str) -> DataFrame:
     """The rows on their workers, with the number of the worker in a new column.
 
     After this, grouping, joining or windowing on that column and the key sends no row anywhere again.
     """
-    number = worker(table, hashed(df, keys), F.monotonically_increasing_id())
-    return df.select("*", number.alias(into)).repartitionById(table.n_workers, column(into))
+    if isinstance(by, Sourced):
+        return exact.routed(df, keys, by, into)
+    key = hashed(df, keys)
+    if by.splits_keys:
+        # A column: in an expression, every mention of it would count on its own the rows that get as far as there.
+        (ordinal,) = unused(df, "ordinal")
+        rows = df.select("*", F.monotonically_increasing_id().alias(ordinal))
+        rows = rows.select("*", worker(by, key, column(ordinal)).alias(into)).drop(ordinal)
+    else:
+        rows = df.select("*", worker(by, key).alias(into))
+    return rows.repartitionById(by.n_workers, column(into))
 
 
 def over(
@@ -116,15 +149,17 @@ def over(
     *keys: str,
     order_by: str | Column | list[str | Column] | None = None,
     n_workers: int | None = None,
-    partitioner: Placing = "auto",
+    partitioner: Placing | Exact = "auto",
+    sample: float | None = None,
     **columns: Column,
 ) -> DataFrame:
     """Window functions over each key, whole, on balanced workers; the functions become columns by their names.
 
     order_by: the order of rows of a key, as in Spark's Window.orderBy.
+    n_workers, partitioner, sample: as in `repartition`.
     """
     require(bool(columns), "over needs at least 1 window function, such as rn=F.row_number()")
-    rows, name = whole_keys(df, keys, partitioner, n_workers)
+    rows, name = whole_keys(df, keys, partitioner, n_workers, sample)
     window = Window.partitionBy(column(name), *map(column, keys))
     if order_by is not None:
         window = window.orderBy(*(order_by if isinstance(order_by, list) else [order_by]))
@@ -132,8 +167,12 @@ def over(
 
 
 def whole_keys(
-    df: DataFrame, keys: tuple[str, ...], partitioner: Placing, n_workers: int | None
+    df: DataFrame,
+    keys: tuple[str, ...],
+    partitioner: Placing | Exact,
+    n_workers: int | None,
+    sample: float | None,
 ) -> tuple[DataFrame, str]:
     """The rows on their workers, every key whole, and the name of the column that says where."""
     (name,) = unused(df, WORKER)
-    return repartition(df, *keys, n_workers=n_workers, partitioner=partitioner, into=name), name
+    return repartition(df, *keys, n_workers=n_workers, partitioner=partitioner, sample=sample, into=name), name

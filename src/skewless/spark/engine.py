@@ -16,7 +16,8 @@ from skewless.histogram import Histogram
 from skewless.partitioner import Partitioner
 from skewless.partitioners.auto import Effort
 from skewless.spark.checkpoint import Checkpoint
-from skewless.spark.learn import Learner, Lesson, Plan
+from skewless.spark.exact import Sourced, Sources
+from skewless.spark.learn import Cooperation, Learner, Lesson, Plan
 from skewless.spark.profile import profile
 from skewless.spark.sink import emit
 from skewless.table import RoutingTable
@@ -33,6 +34,7 @@ class Found:
     output: DataFrame | None  # None: there is nothing to tell
     histogram: Histogram | None  # of the keys, if it was wanted
     record: dict[str, Any]
+    left: Sources | None = None  # what sources know that routed the rows themselves
 
 
 class Operator(Protocol):
@@ -55,13 +57,13 @@ class Operator(Protocol):
         df: DataFrame,
         batch: int,
         state: dict[str, Any] | None,
-        table: RoutingTable | None,
+        by: RoutingTable | Sourced | None,
         files: Checkpoint,
         measure: bool,
     ) -> Found:
         """One batch, from the state that the one before it left.
 
-        table: None leaves the rows to Spark. measure: a histogram of the keys is wanted.
+        by: None leaves the rows to Spark. measure: a histogram of the keys is wanted.
         """
         ...
 
@@ -82,6 +84,7 @@ class Engine:
     operator: Operator
     sink: Sink
     placing: Partitioner[Any, Any] | RoutingTable | None  # None: rows are left to Spark
+    exact: bool  # does the partitioner route each row itself, or by its tables?
     statistics: str | float  # "last", "present", or the share of the present batch that is looked at
     interval: float | None  # seconds between batches
     limits: tuple[int, int] | None  # workers: least and most
@@ -97,7 +100,7 @@ class Engine:
         plan = self._plan(running, df, batch, before)
         planned = perf_counter()
         table = None if plan is None else plan.table
-        measure = plan is not None and self.statistics == "last"
+        measure = isinstance(table, RoutingTable) and self.statistics == "last"
         found = self.operator.run(df, batch, before and before["state"], table, files, measure)
         worked = perf_counter()
         if found.output is not None:
@@ -110,7 +113,7 @@ class Engine:
             **found.record,
             **_balance(found.record.get("loads")),
             "workers": None if table is None else table.n_workers,
-            "hot_keys": None if table is None else table.keys.size,
+            "hot_keys": table.keys.size if isinstance(table, RoutingTable) else None,
             "moved": 0.0 if plan is None else plan.moved,
             "decision": "left to Spark: it combines rows before it sends them" if plan is None else plan.reason,
             "scaling": scale["reason"] if scale else "",
@@ -138,7 +141,11 @@ class Engine:
             committed = max(files.numbered("commits"), default=-1)
             if committed >= 0:
                 _record_again(files, committed)
-            learner = None if self.placing is None else Learner(files, self.placing)
+            learner: Learner | Cooperation | None = None
+            if isinstance(self.placing, Partitioner) and self.exact:
+                learner = Cooperation(files, self.placing)
+            elif self.placing is not None:
+                learner = Learner(files, self.placing)
             known = _RUNNING[self.directory] = _Running(files, lock, learner, committed)
         return known
 
@@ -152,19 +159,23 @@ class Engine:
         if self.limits:
             n_workers = min(max(n_workers, self.limits[0]), self.limits[1])
         plan = learner.plan(batch, n_workers)
-        if isinstance(self.placing, Partitioner) and (self.statistics != "last" or batch == 0):
+        if (
+            isinstance(learner, Learner)
+            and isinstance(self.placing, Partitioner)
+            and (self.statistics != "last" or batch == 0)
+        ):
             share = self.statistics if isinstance(self.statistics, float) else 1.0
             seen = profile(df, *self.operator.keys, sample=share)
             if seen.rows:
                 plan = learner.now(batch, Lesson(seen.histogram))
         return plan
 
-    def _lesson(self, found: Found, plan: Plan, seconds: float) -> Lesson | None:
-        if found.histogram is None:
-            return None
-        loads = found.record.get("loads")
-        effort = None if not loads else Effort(float(max(loads)), float(plan.table.workers.size), 0.0)
-        return Lesson(found.histogram, effort, seconds)
+    def _lesson(self, found: Found, plan: Plan, seconds: float) -> Lesson:
+        loads, table, effort = found.record.get("loads"), plan.table, None
+        if loads and isinstance(table, RoutingTable):
+            lengths = np.diff(table.starts)
+            effort = Effort(float(max(loads)), float(lengths[lengths > 1].sum()) / table.n_workers, 0.0)
+        return Lesson(found.histogram, found.left, effort, seconds)
 
     def _scaled(
         self, before: dict[str, Any] | None, found: Found, plan: Plan | None, seconds: float
@@ -194,9 +205,8 @@ class Engine:
 
     def _tidy(self, files: Checkpoint, state: dict[str, Any], batch: int) -> None:
         self.operator.forget(state, files)
-        for kind, ending, last in (("commits", ".json", batch - COMMITS), ("tables", ".json", batch - 1)):
-            files.forget(kind, [number for number in files.numbered(kind) if number <= last], ending)
-        files.forget("learned", [number for number in files.numbered("learned") if number < batch], ".npz")
+        for kind, ending, kept in _KINDS:
+            files.forget(kind, [number for number in files.numbered(kind) if number <= batch - kept], ending)
 
 
 @dataclass
@@ -205,10 +215,11 @@ class _Running:
 
     files: Checkpoint
     lock: TextIO | None
-    learner: Learner | None
+    learner: Learner | Cooperation | None
     committed: int
 
 
+_KINDS = (("commits", ".json", COMMITS), ("tables", ".json", 1), ("learned", ".npz", 1), ("sources", ".json", 1))
 _RUNNING: dict[str, _Running] = {}
 
 

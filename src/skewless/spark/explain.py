@@ -46,15 +46,20 @@ class Explanation:
 
 
 def explain(
-    df: DataFrame, *keys: str, operator: Operator = "applyInPandas", n_workers: int | None = None
+    df: DataFrame,
+    *keys: str,
+    operator: Operator = "applyInPandas",
+    n_workers: int | None = None,
+    sample: float | None = None,
 ) -> Explanation:
     """What the verb would do with these keys, and why; profiles them, and runs nothing else.
 
     operator: the verb, or "ArrowAggregate" for agg with one of those, for which keys may be split.
+    sample: the share of rows to look at, as the verbs take it.
     """
     require(operator in get_args(Operator), f"operator is one of {', '.join(get_args(Operator))}, not {operator!r}")
     workers = parallelism(df) if n_workers is None else whole("n_workers", n_workers, 1)
-    found = profile(df, *keys)
+    found = profile(df, *keys, sample=sample)
     hashed = RoutingTable.hashed(workers)
     p = Auto(workers, split=operator in SPLITTING, costs=BATCH_COSTS)
     table, decision = p.decided(found.histogram, hashed)

@@ -11,12 +11,11 @@ from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql.types import StructType
 
 from skewless.arrays import require
-from skewless.histogram import Histogram
 from skewless.spark.aggregate import Aggregate, ArrowAggregate
 from skewless.spark.batch import WORKER, Placing, placed, routed, whole_keys
+from skewless.spark.exact import Exact
 from skewless.spark.fold import fold_of
 from skewless.spark.keys import column, fields_of, unused
-from skewless.spark.profile import profile
 
 
 @dataclass(frozen=True)
@@ -26,17 +25,18 @@ class Grouped:
     df: DataFrame
     keys: tuple[str, ...]
     n_workers: int | None
-    partitioner: Placing
+    partitioner: Placing | Exact
+    sample: float | None = None
 
     def applyInPandas(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:  # noqa: N802
         """func gets all rows of a key as a pandas frame, or (key, rows), once for each key."""
-        rows, name = whole_keys(self.df, self.keys, self.partitioner, self.n_workers)
+        rows, name = whole_keys(self.df, self.keys, self.partitioner, self.n_workers, self.sample)
         call = _keyed(func, lambda rows: rows.drop(columns=name))
         return rows.groupBy(column(name), *self._by_key()).applyInPandas(call, schema)
 
     def applyInArrow(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:  # noqa: N802
         """func gets all rows of a key as an Arrow table, or (key, rows), once for each key."""
-        rows, name = whole_keys(self.df, self.keys, self.partitioner, self.n_workers)
+        rows, name = whole_keys(self.df, self.keys, self.partitioner, self.n_workers, self.sample)
         call = _keyed(func, lambda rows: rows.drop_columns([name]))
         return rows.groupBy(column(name), *self._by_key()).applyInArrow(call, schema)
 
@@ -55,10 +55,10 @@ class Grouped:
         fold = fold_of(self.keys, in_arrow, aggregates)
         if not fold.grows:
             return fold.direct(self.df, self.keys)
-        table = placed(self.df, self.keys, self.partitioner, self.n_workers, split=True)
+        by = placed(self.df, self.keys, self.partitioner, self.n_workers, sample=self.sample, split=True)
         (name,) = unused(self.df, WORKER)
-        rows = routed(self.df, self.keys, table, name)
-        if not table.splits_keys:
+        rows = routed(self.df, self.keys, by, name)
+        if not by.splits_keys:
             return fold.direct(rows, [*self.keys, name], [name]).drop(name)
         return fold.concluded(fold.partial(rows, [*self.keys, name], [name]), self.keys, fold.schema(self.df))
 
@@ -87,29 +87,33 @@ class Cogrouped:
 
     def _routed(self) -> tuple[GroupedData, GroupedData, list[str]]:
         first = self.left
-        table = placed(first.df, first.keys, first.partitioner, first.n_workers, profiled=self._histogram)
+        beside = (self.right.df, self.right.keys)
+        by = placed(first.df, first.keys, first.partitioner, first.n_workers, sample=first.sample, beside=beside)
         groups, names = [], []
         for side in (self.left, self.right):
             (name,) = unused(side.df, WORKER)
-            rows = routed(side.df, side.keys, table, name)
+            rows = routed(side.df, side.keys, by, name)
             groups.append(rows.groupBy(column(name), *(column(key) for key in side.keys)))
             names.append(name)
         return groups[0], groups[1], names
 
-    def _histogram(self) -> Histogram:
-        left, right = (profile(side.df, *side.keys).histogram for side in (self.left, self.right))
-        return left + right
 
-
-def group_by(df: DataFrame, *keys: str, n_workers: int | None = None, partitioner: Placing = "auto") -> Grouped:
+def group_by(
+    df: DataFrame,
+    *keys: str,
+    n_workers: int | None = None,
+    partitioner: Placing | Exact = "auto",
+    sample: float | None = None,
+) -> Grouped:
     """Rows by key, on balanced workers.
 
     keys: columns, of any types that Spark groups by.
     n_workers: how many partitions; by default the session's shuffle partitions.
-    partitioner: a name, an instance or a RoutingTable; by default what costs least.
+    partitioner: a name, an instance, a RoutingTable or an Exact; by default what costs least.
+    sample: the share of rows to look at first, to plan by; by default all of little data, a small portion of much.
     """
     fields_of(df, keys)
-    return Grouped(df, keys, n_workers, partitioner)
+    return Grouped(df, keys, n_workers, partitioner, sample)
 
 
 # What follows makes functions that run in Python workers. Spark pickles those inside others by value, so that they need

@@ -1,21 +1,28 @@
-"""What routes the next batch of a stream: a partitioner that learns from each batch, off the critical path."""
+"""What routes the next batch of a stream: a partitioner that learns from each batch, off the critical path.
+
+It makes a table for the next batch (`Learner`), or routes each row itself, once in every source (`Cooperation`).
+"""
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from skewless.arrays import from_bytes, to_bytes
+from skewless.coordinate import LONGEST
 from skewless.histogram import Histogram
 from skewless.moves import moves
 from skewless.partitioner import Partitioner
+from skewless.partitioners import described
 from skewless.partitioners.auto import Auto, Effort, sampled, table_for
 from skewless.partitioners.planner import Planner
 from skewless.spark.checkpoint import Checkpoint
+from skewless.spark.exact import Sourced, Sources, agreed
 from skewless.table import RoutingTable
 
 NAMED = 3  # hot keys that a reason tells of
@@ -25,7 +32,7 @@ NAMED = 3  # hot keys that a reason tells of
 class Plan:
     """The table of a batch, and why it is that one."""
 
-    table: RoutingTable
+    table: RoutingTable | Sourced
     reason: str
     moved: float = 0.0  # the share of rows that go elsewhere than by the table before
     seconds: float = 0.0  # that planning took
@@ -35,7 +42,8 @@ class Plan:
 class Lesson:
     """What a batch was like."""
 
-    histogram: Histogram
+    histogram: Histogram | None
+    left: Sources | None = None  # what its sources know, where they route rows themselves
     effort: Effort | None = None
     seconds: float = 0.0  # that it took
 
@@ -67,7 +75,7 @@ class Learner:
         if self._planned != batch:
             self._plan = self._found(batch)
             self._planned = batch
-        former = self._plan.table
+        former = self._table
         if former.n_workers != n_workers and not isinstance(self._by, RoutingTable):
             self._by = _resized(self._by, n_workers)
             reason = f"{n_workers:,} workers instead of {former.n_workers:,}"
@@ -82,7 +90,7 @@ class Learner:
 
     def later(self, batch: int, lesson: Lesson | None) -> None:
         """Plan the next batch while other things go on, with what is to be learned from this one."""
-        if lesson is None or isinstance(self._by, RoutingTable):
+        if lesson is None or lesson.histogram is None or isinstance(self._by, RoutingTable):
             same = Plan(self._plan.table, f"{self.name}: as before")
             self._planning = self._background.submit(self._written, batch + 1, same)
         else:
@@ -92,10 +100,16 @@ class Learner:
     def close(self) -> None:
         self._background.shutdown()
 
+    @property
+    def _table(self) -> RoutingTable:
+        assert isinstance(self._plan.table, RoutingTable)
+        return self._plan.table
+
     def _learned(self, batch: int, lesson: Lesson) -> Plan:
         began = perf_counter()
-        p, old, histogram = self._by, self._plan.table, lesson.histogram
+        p, old, histogram = self._by, self._table, lesson.histogram
         assert isinstance(p, Partitioner)
+        assert histogram is not None
         if isinstance(p, Auto) and lesson.effort is not None:
             p.measured(lesson.effort, lesson.seconds)
         if isinstance(p, Planner):
@@ -116,6 +130,7 @@ class Learner:
         if isinstance(self._by, Partitioner):
             self._files.write_bytes(f"learned/{batch}.npz", to_bytes(self._by.snapshot()))
         told = {"by": self._owner(), "reason": plan.reason, "moved": plan.moved, "seconds": plan.seconds}
+        assert isinstance(plan.table, RoutingTable)
         self._files.write(f"tables/{batch}.json", {**told, "table": plan.table.to_json()})
         return plan
 
@@ -146,6 +161,93 @@ class Learner:
     def _owner(self) -> str:
         """Tells whose plans these are; the number of workers may change without making them another's."""
         return self.name if isinstance(self._by, RoutingTable) else repr(replace(self._by, n_workers=1))
+
+
+class Cooperation:
+    """Sources that route each row themselves, and come to know between batches what the others know.
+
+    What they know before batch b is sources/b.json: written before it is used, from what they left after batch b - 1.
+    They agree after every batch, or less often where that takes longer than a batch does (Dalton's adaptive DSYNC).
+    """
+
+    def __init__(self, files: Checkpoint, by: Partitioner[Any, Any]) -> None:
+        self._files = files
+        self._by = by
+        self._background = ThreadPoolExecutor(1, "skewless-sync")
+        self._agreeing: Future[_Known] | None = None
+        self._known = _Known()
+        self._batch = -1
+
+    @property
+    def name(self) -> str:
+        return self._by.name
+
+    def plan(self, batch: int, n_workers: int) -> Plan:
+        if self._agreeing is not None:
+            self._known = self._agreeing.result()
+            self._agreeing = None
+        if self._batch != batch:
+            self._known, self._batch = self._found(batch), batch
+        if self._by.n_workers != n_workers:
+            self._by = replace(self._by, n_workers=n_workers)
+            self._known = self._written(batch, _Known())
+        sources = len(self._known.sources.snapshots)
+        reason = f"{self.name}: {sources} sources route each row; they agreed {self._known.since} batches ago"
+        return Plan(Sourced(self._by, self._known.sources), reason, 0.0, self._known.took)
+
+    def now(self, batch: int, lesson: Lesson) -> Plan:
+        raise TypeError("sources that route each row themselves learn from the rows that they route")
+
+    def later(self, batch: int, lesson: Lesson | None) -> None:
+        """Let the sources agree while other things go on."""
+        left = self._known.sources if lesson is None or lesson.left is None else lesson.left
+        seconds = 0.0 if lesson is None else lesson.seconds
+        self._agreeing = self._background.submit(self._agreed, batch + 1, left, seconds)
+        self._batch = batch + 1
+
+    def close(self) -> None:
+        self._background.shutdown()
+
+    def _agreed(self, batch: int, left: Sources, seconds: float) -> _Known:
+        every, since = self._known.every, self._known.since + 1
+        if since < every:
+            return self._written(batch, _Known(left, every, since))
+        began = perf_counter()
+        sources = agreed(self._by, left)
+        took = perf_counter() - began
+        every = min(2 * every, LONGEST) if took > seconds else max(1, every // 2)
+        return self._written(batch, _Known(sources, every, 0, took))
+
+    def _written(self, batch: int, known: _Known) -> _Known:
+        policy, snapshots = known.sources
+        content = {
+            "by": described(self._by),
+            "policy": None if policy is None else b64encode(policy).decode(),
+            "snapshots": {number: b64encode(snapshot).decode() for number, snapshot in snapshots.items()},
+            "every": known.every,
+            "since": known.since,
+        }
+        self._files.write(f"sources/{batch}.json", content)
+        return known
+
+    def _found(self, batch: int) -> _Known:
+        for number in (batch, batch - 1):
+            kept = self._files.read(f"sources/{number}.json")
+            if kept is not None and kept["by"] == described(self._by):
+                policy = None if kept["policy"] is None else b64decode(kept["policy"])
+                snapshots = {int(source): b64decode(snapshot) for source, snapshot in kept["snapshots"].items()}
+                known = _Known(Sources(policy, snapshots), kept["every"], kept["since"])
+                return known if number == batch else self._written(batch, known)
+        return self._written(batch, _Known())
+
+
+class _Known(NamedTuple):
+    """What sources know, and when they are to agree."""
+
+    sources: Sources = Sources()
+    every: int = 1  # batches
+    since: int = 0  # batches since they agreed
+    took: float = 0.0  # seconds
 
 
 def _resized(p: Partitioner[Any, Any], n_workers: int) -> Partitioner[Any, Any]:

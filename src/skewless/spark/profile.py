@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
+from io import StringIO
 from time import perf_counter
 from typing import Any
 
 import numpy as np
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from skewless.arrays import require, whole
@@ -17,6 +21,9 @@ from skewless.table import RoutingTable
 
 TRACKED = 65_536  # keys that Spark's sketch tracks
 KEPT = 4096  # heaviest of them that are looked at
+PORTION = 64 * 2**20  # bytes of what is read that are enough to plan by
+ENOUGH = 100_000  # rows of a sample, if there are more in all
+RARE = 5  # a key that came less often into a sample is there by chance: it counts as one of many
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,10 +32,11 @@ class Profile:
 
     keys: tuple[str, ...]  # the columns
     rows: int
-    distinct: int  # about
+    distinct: int  # about; in a sample, of that
     nulls: int  # rows in which a column of the key is NULL
     histogram: Histogram  # of key hashes
     seconds: float  # that measuring took
+    sample: float  # the share of rows that was looked at
     df: DataFrame = field(repr=False)
 
     def straggler(self, n_workers: int, table: RoutingTable | None = None) -> float:
@@ -48,39 +56,131 @@ class Profile:
         return [(values[hash_], counts[hash_]) for hash_ in hashes if hash_ in values]
 
     def describe(self, n_workers: int) -> str:
-        """For people."""
+        """For people, with what it cost to know."""
         shares = self.histogram.counts / max(self.histogram.total, 1.0)
+        about, at_least = ("", "about") if self.sample == 1 else ("about ", "at least")
         return (
-            f"{self.rows:,} rows, about {self.distinct:,} keys, {self.nulls:,} rows with NULL; "
+            f"{about}{self.rows:,} rows, {at_least} {self.distinct:,} keys, {self.nulls:,} rows with NULL; "
             f"the hottest key has {shares[0] if shares.size else 0:.1%}; hashed over {n_workers:,} workers, "
-            f"the longest takes {self.straggler(n_workers):.2f} times the mean (measured in {self.seconds:.1f} s)"
+            f"the longest takes {self.straggler(n_workers):.2f} times the mean ({self.cost()})"
         )
 
+    def cost(self) -> str:
+        """What measuring took."""
+        looked = f"{round(self.rows * self.sample):,} rows"
+        part = "all rows" if self.sample == 1 else f"{looked}, {self.sample:.2%} of all,"
+        return f"{part} measured in {self.seconds:.1f} s"
 
-def profile(df: DataFrame, *keys: str, sample: float = 1.0) -> Profile:
+
+def profile(df: DataFrame, *keys: str, sample: float | None = 1.0) -> Profile:
     """The keys of a DataFrame, by one native pass over all of its rows, or a sample of them.
 
-    sample: the share of rows to look at; counts are scaled.
+    sample: the share of rows to look at; counts are scaled. All rows are read for it, but few are counted. None: all of
+        little data, and a small portion of much, as the verbs do; a portion with too few rows is taken again, larger.
     """
     fields_of(df, keys)
-    require(0 < sample <= 1, f"sample is more than 0 and at most 1, not {sample}")
+    require(sample is None or 0 < sample <= 1, f"sample is more than 0 and at most 1, not {sample}")
     began = perf_counter()
-    some = df if sample == 1 else df.sample(fraction=sample, seed=1)
-    found = (
-        some.select(hashed(df, keys).alias("hash"), any_null(keys).alias("is_null"))
-        .agg(
-            F.count(F.lit(1)),
-            F.approx_count_distinct("hash", 0.02),
-            F.count_if("is_null"),
-            F.expr(f"approx_top_k(hash, {KEPT}, {TRACKED})"),
-        )
-        .collect()[0]
-    )
-    rows, distinct, nulls, top = found
-    hashes = np.array([item for item, _ in top or ()], np.int64).view(np.uint64)
-    counts = np.array([count for _, count in top or ()], np.float64)
+    share = portion(df) if sample is None else sample
+    found = _measured(df, keys, share)
+    if sample is None and share < 1 and found["rows"] < ENOUGH:
+        share = min(1.0, 2 * share * ENOUGH / max(found["rows"], 1))
+        found = _measured(df, keys, share)
+    return profiled(df, keys, found, share, perf_counter() - began)
+
+
+def portion(df: DataFrame) -> float:
+    """The share of rows that is enough to plan by, by Spark's account of the bytes that are read; 1 if unknown."""
+    units = {unit: 1024**power for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB"))}
+    total = 0.0
+    lines = explained(df, "cost").partition("== Physical Plan ==")[0].splitlines()
+    depths = [len(line) - len(line.lstrip(" :+-")) for line in lines]
+    for line, depth, following in zip(lines, depths, [*depths[1:], 0], strict=True):
+        size = re.search(r"Statistics\(sizeInBytes=([\d.E+]+) (\w+)", line)
+        if size is None or following > depth:
+            continue  # what is read are the leaves of the plan
+        if size[2] not in units:
+            return 1.0  # EiB: Spark's word for not knowing
+        total += float(size[1]) * units[size[2]]
+    return min(1.0, PORTION / max(total, 1.0))
+
+
+def explained(df: DataFrame, mode: str | None = None) -> str:
+    """Spark's plan; it is printed only, on Classic and over Connect."""
+    with redirect_stdout(StringIO()) as printed:
+        df.explain(mode=mode)
+    return printed.getvalue()
+
+
+def _measured(df: DataFrame, keys: Sequence[str], share: float) -> dict[str, Any]:
+    some = df if share == 1 else df.sample(fraction=share, seed=1)
+    hashes = some.select(hashed(df, keys).alias("hash"), any_null(keys).alias("is_null"))
+    return hashes.agg(*measures("hash", column("is_null"))).collect()[0].asDict()
+
+
+@dataclass(frozen=True, eq=False)
+class Watched:
+    """Rows that are profiled while something else reads them; what `watch` gives."""
+
+    rows: DataFrame
+    keys: tuple[str, ...]
+    df: DataFrame = field(repr=False)
+    observation: Observation = field(repr=False)
+
+    def profile(self) -> Profile:
+        """The profile of the rows, after the first action that reads them all; it waits for that."""
+        return profiled(self.df, self.keys, observed(self.observation))
+
+
+def watch(df: DataFrame, *keys: str) -> Watched:
+    """The same rows, which are profiled by the first job that reads them, for next to nothing.
+
+    >>> watched = watch(df, "k")                                                                 # doctest: +SKIP
+    >>> watched.rows.write.parquet("out")                                                        # doctest: +SKIP
+    >>> watched.profile().straggler(64)                                                          # doctest: +SKIP
+    """
+    observation, (name,) = Observation(), unused(df, "hash")
+    rows = df.select("*", hashed(df, keys).alias(name)).observe(observation, *measures(name, any_null(keys)))
+    return Watched(rows.select(*map(column, df.columns)), tuple(keys), df, observation)
+
+
+def measures(hashes: str, is_null: Column) -> list[Column]:
+    """Aggregates of the rows from which `profiled` makes a profile: of a pass of its own, or of `df.observe`.
+
+    hashes: the column of key hashes. A column, because aggregates would not compile an expression.
+    """
+    return [
+        F.count(F.lit(1)).alias("rows"),
+        F.approx_count_distinct(column(hashes), 0.02).alias("distinct"),
+        F.count_if(is_null).alias("nulls"),
+        F.call_function("approx_top_k", column(hashes), F.lit(KEPT), F.lit(TRACKED)).alias("top"),
+    ]
+
+
+def profiled(
+    df: DataFrame, keys: Sequence[str], found: Mapping[str, Any], sample: float = 1.0, seconds: float = 0.0
+) -> Profile:
+    """The profile of rows, of which `measures` found this; nothing was found where there were no rows.
+
+    sample: the share of rows that was looked at.
+    """
+    rows, nulls = found.get("rows", 0), found.get("nulls", 0)
+    top = [(item, count) for item, count in found.get("top") or () if sample == 1 or count >= RARE]
+    hashes = np.array([item for item, _ in top], np.int64).view(np.uint64)
+    counts = np.array([count for _, count in top], np.float64)
     order = np.lexsort((hashes, -counts))
     rest = max(0.0, rows - float(counts.sum()))
     histogram = Histogram(hashes[order], counts[order] / sample, rest / sample)
     scaled = [round(number / sample) for number in (rows, nulls)]
-    return Profile(tuple(keys), scaled[0], distinct, scaled[1], histogram, perf_counter() - began, df)
+    return Profile(tuple(keys), scaled[0], found.get("distinct", 0), scaled[1], histogram, seconds, sample, df)
+
+
+def observed(observation: Observation) -> dict[str, Any]:
+    """What was observed, once the first action on the rows is done; nothing if Spark found that there are no rows."""
+    try:
+        return observation.get
+    except Exception as failure:
+        # Classic cannot convert the empty row that it then has; Connect gives no metrics.
+        if "toPyRow" in str(failure):
+            return {}
+        raise

@@ -20,6 +20,7 @@ from skewless.spark.aggregate import Aggregate, ArrowAggregate
 from skewless.spark.batch import BATCH_COSTS, Placing, checksums, chosen, parallelism
 from skewless.spark.checkpoint import Checkpoint
 from skewless.spark.engine import Engine, Operator, Sink
+from skewless.spark.exact import Exact
 from skewless.spark.fold import fold_of
 from skewless.spark.groupstate import Timeout
 from skewless.spark.keys import fields_of
@@ -42,7 +43,7 @@ class Stream:
     keys: tuple[str, ...]
     time: str | None
     watermark: int  # microseconds
-    partitioner: Placing
+    partitioner: Placing | Exact
     n_workers: int | tuple[int, int] | None
     statistics: str | float
 
@@ -92,6 +93,8 @@ class Stream:
         *,
         in_pandas: bool,
     ) -> Job:
+        by_table = not isinstance(self.partitioner, Exact)
+        require(by_table, "keyed state goes by routing tables: take the partitioner itself, not an Exact")
         require(callable(func), f"applyInArrowWithState takes a function (key, rows, state), not {func!r}")
         require(timeout in get_args(Timeout), f"timeoutConf is one of {', '.join(get_args(Timeout))}, not {timeout!r}")
         timed = timeout != "EventTimeTimeout" or self.time is not None
@@ -168,7 +171,8 @@ class Job:
             self.before(files)
         if lock is not None:
             lock.close()
-        run = Engine(checkpoint, self.operator, sink, self._placing(), given.statistics, seconds, limits)
+        exact = isinstance(given.partitioner, Exact)
+        run = Engine(checkpoint, self.operator, sink, self._placing(), exact, given.statistics, seconds, limits)
         writer = given.df.writeStream.foreachBatch(run).option("checkpointLocation", files.of_spark)
         if available_now:
             writer = writer.trigger(availableNow=True)
@@ -187,7 +191,8 @@ class Job:
             placing: Partitioner[Any, Any] | RoutingTable = given.partitioner
         else:
             n = given.n_workers[0] if isinstance(given.n_workers, tuple) else given.n_workers
-            placing = chosen(given.partitioner, n or parallelism(given.df), self.split, BATCH_COSTS)
+            wanted = given.partitioner.partitioner if isinstance(given.partitioner, Exact) else given.partitioner
+            placing = chosen(wanted, n or parallelism(given.df), self.split, BATCH_COSTS)
         if placing.splits_keys:
             checksums(given.df)
         return placing
@@ -280,7 +285,7 @@ def stream(
     *keys: str,
     time: str | None = None,
     watermark: str = "0 seconds",
-    partitioner: Placing = "auto",
+    partitioner: Placing | Exact = "auto",
     n_workers: int | tuple[int, int] | None = None,
     statistics: Literal["last", "present"] | float = "last",
 ) -> Stream:
@@ -289,7 +294,7 @@ def stream(
     keys: columns, of any types that Spark groups by.
     time: the column with the time of each row, for windows.
     watermark: how long after the latest time seen a row may still come; later ones are dropped, and counted.
-    partitioner: a name, an instance or a RoutingTable; by default what costs least.
+    partitioner: a name, an instance, a RoutingTable or an Exact; by default what costs least.
     n_workers: how many partitions; (least, most): as many as the load needs, by Prompt's elastic rule.
     statistics: what the table of a batch is planned from: the batch before it ("last"), which costs nothing; all of its
         own rows ("present"), which reads them twice; or this share of them.

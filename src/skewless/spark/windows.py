@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, Literal
 
@@ -12,15 +11,15 @@ from pyspark.sql import Column, DataFrame, Observation, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from skewless.histogram import Histogram
 from skewless.partitioners.prompt import allocate
 from skewless.spark.batch import WORKER, routed
 from skewless.spark.checkpoint import Checkpoint
 from skewless.spark.engine import Found
+from skewless.spark.exact import Pass, Sourced, Sources, passed
 from skewless.spark.fold import Fold
 from skewless.spark.keys import column, fields_of, hashed, unused
 from skewless.spark.panes import PANE, START, Panes, Span, Store, forget, pane
-from skewless.spark.profile import KEPT, TRACKED
+from skewless.spark.profile import measures, observed, profiled
 from skewless.spark.route import worker
 from skewless.table import RoutingTable
 
@@ -60,26 +59,30 @@ class Windows:
         df: DataFrame,
         batch: int,
         state: dict[str, Any] | None,
-        table: RoutingTable | None,
+        by: RoutingTable | Sourced | None,
         files: Checkpoint,
         measure: bool,
     ) -> Found:
         """One batch: route, partial states, final states to disk, and the windows to tell of after it.
 
-        state: what the batch before left. table: None leaves the rows to Spark. measure: a histogram is wanted.
+        state: what the batch before left. by: None leaves the rows to Spark. measure: a histogram is wanted.
         """
         last = state or {"watermark": EARLIEST, "panes": [], "running": None}
         watermark, panes, running = last["watermark"], [Panes(*entry) for entry in last["panes"]], last["running"]
         store = Store(df.sparkSession, fields_of(df, self.keys), self.fold.schema(df), files)
-        (at,) = unused(df, "time")
+        at, key = unused(df, "time", "hash")
         seen = Observation(f"seen {batch}")
         rows = df.select("*", F.unix_micros(column(self.time)).alias(at)).where(column(at).isNotNull())
         rows = rows.select("*", self.span.pane_of(column(at)).alias(PANE))
         on_time = self.span.windows_of(pane())[1] + self.span.size > watermark
-        rows = rows.observe(seen, *self._measures(df, column(at), on_time, measure)).where(on_time).drop(at)
-        states, watched = self._states(rows, store.states, table, batch)
+        rows = rows.observe(seen, *self._measures(column(at), on_time)).where(on_time).drop(at)
+        keyed = Observation(f"keys {batch}") if measure else None
+        if keyed is not None:
+            rows = rows.select("*", hashed(df, self.keys).alias(key)).observe(keyed, *measures(key, F.lit(False)))
+            rows = rows.drop(key)
+        states, watched = self._states(rows, store.states, by, batch)
         store.write(states, "panes", batch)
-        facts = observed(seen, df)
+        facts = observed(seen)
         moved_on = max(watermark, facts["latest"] - self.delay) if facts.get("rows") else watermark
         if len(panes) >= MOST_PANES:
             panes, running = [self._merged(panes, batch, watermark, store)], None
@@ -92,14 +95,17 @@ class Windows:
         elif panes:
             output, running = self._complete(panes, batch, (watermark, moved_on), running, store)
         kept = [entry for entry in panes if self._matters(entry, moved_on, running)]
+        known = None if keyed is None else profiled(df, self.keys, observed(keyed))
         record = {
             "rows": facts.get("rows", 0),
             "late": facts.get("late", 0),
-            "keys": facts.get("distinct"),
+            "keys": None if known is None else known.distinct,
             "watermark": None if moved_on == EARLIEST else moved_on // 1000,
+            **watched.record(),
         }
-        histogram = histogram_of(facts) if measure else None
-        return Found({"watermark": moved_on, "panes": kept, "running": running}, output, histogram, record | watched())
+        histogram = known.histogram if known is not None and known.rows else None
+        told = {"watermark": moved_on, "panes": kept, "running": running}
+        return Found(told, output, histogram, record, watched.left())
 
     def forget(self, state: dict[str, Any], files: Checkpoint) -> None:
         """Delete what nothing needs after a commit."""
@@ -111,46 +117,41 @@ class Windows:
         is_open = self.span.last(entry.last) >= self.span.first_open(watermark)
         return is_open or (running is not None and entry.last >= running[1])
 
-    def _measures(self, df: DataFrame, at: Column, on_time: Column, measure: bool) -> list[Column]:
-        told = [
+    def _measures(self, at: Column, on_time: Column) -> list[Column]:
+        return [
             F.count(F.lit(1)).alias("rows"),
             F.count_if(~on_time).alias("late"),
             F.max(at).alias("latest"),
             F.min(F.when(on_time, pane())).alias("first"),
             F.max(F.when(on_time, pane())).alias("last"),
         ]
-        if measure:
-            key = F.when(on_time, hashed(df, self.keys))
-            top = F.call_function("approx_top_k", key, F.lit(KEPT), F.lit(TRACKED))
-            told += [F.approx_count_distinct(key, 0.02).alias("distinct"), top.alias("top")]
-        return told
 
     def _states(
-        self, rows: DataFrame, schema: StructType, table: RoutingTable | None, batch: int
-    ) -> tuple[DataFrame, Callable[[], dict[str, Any]]]:
-        """One state for each key and pane of the batch; and what tells of loads and fragments once it has run."""
+        self, rows: DataFrame, schema: StructType, routing: RoutingTable | Sourced | None, batch: int
+    ) -> tuple[DataFrame, _Watched]:
+        """One state for each key and pane of the batch; and what tells of the work of workers once it is done."""
         by = [PANE, *self.keys]
-        if table is None:
-            return self.fold.partial(rows, by, [PANE]), dict
-        n = table.n_workers
+        if routing is None:
+            return self.fold.partial(rows, by, [PANE]), _Watched(0)
+        n = routing.n_workers
         (number,) = unused(rows, WORKER)
-        loads, fragments = Observation(f"loads {batch}"), Observation(f"fragments {batch}")
+        watched = _Watched(n, Observation(f"loads {batch}"), Observation(f"fragments {batch}"))
+        if isinstance(routing, Sourced):
+            watched.sources = passed(rows, self.keys, routing, number)
+            sent = watched.sources.rows
+        else:
+            sent = routed(rows, self.keys, routing, number)
         # A sketch that may track twice as many items as there are counts exactly.
         top = F.call_function("approx_top_k", column(number), F.lit(n), F.lit(1 << (2 * n).bit_length()))
-        sent = routed(rows, self.keys, table, number).observe(loads, top.alias("loads"))
-        states = self.fold.partial(sent, [*by, number], [PANE, number])
-        states = states.observe(fragments, F.count(F.lit(1)).alias("fragments"))
-        if table.splits_keys:
-            reducer = worker(reducing(table), hashed(rows, self.keys))
+        states = self.fold.partial(sent.observe(watched.loads, top.alias("loads")), [*by, number], [PANE, number])
+        states = states.observe(watched.fragments, F.count(F.lit(1)).alias("fragments"))
+        if isinstance(routing, Sourced):
+            if routing.splits_keys:
+                return self.fold.merged(states.drop(number), by, schema), watched
+        elif routing.splits_keys:
+            reducer = worker(reducing(routing), hashed(rows, self.keys))
             states = states.drop(number).select("*", reducer.alias(number)).repartitionById(n, column(number))
             states = self.fold.merged(states, [*by, number], schema)
-
-        def watched() -> dict[str, Any]:
-            load = np.zeros(n, np.int64)
-            for item, count in observed(loads, rows).get("loads") or ():
-                load[item] = count
-            return {"loads": load.tolist(), **observed(fragments, rows)}
-
         return states.drop(number), watched
 
     def _merged(self, panes: list[Panes], batch: int, watermark: int, store: Store) -> Panes:
@@ -215,6 +216,27 @@ class Windows:
         return found.select(bounds, *(column(name) for name in found.columns if name != START))
 
 
+@dataclass
+class _Watched:
+    """What is observed of the workers of a batch; there to be asked when the batch is done."""
+
+    n_workers: int
+    loads: Observation = field(default_factory=Observation)
+    fragments: Observation = field(default_factory=Observation)
+    sources: Pass | None = None
+
+    def record(self) -> dict[str, Any]:
+        if self.n_workers == 0:
+            return {}
+        load = np.zeros(self.n_workers, np.int64)
+        for item, count in observed(self.loads).get("loads") or ():
+            load[item] = count
+        return {"loads": load.tolist(), **observed(self.fragments)}
+
+    def left(self) -> Sources | None:
+        return None if self.sources is None else self.sources.left()
+
+
 _NEW, _CHANGED = "new in batch", "changed by batch"
 
 
@@ -227,24 +249,3 @@ def reducing(table: RoutingTable) -> RoutingTable:
     workers[split] = allocate(table.keys[split], lengths[split].astype(np.float64), none, table.n_workers)
     starts = np.arange(table.keys.size + 1, dtype=np.int64)
     return table.placing(table.keys, starts, workers, np.ones(table.keys.size))
-
-
-def observed(observation: Observation, df: DataFrame) -> dict[str, Any]:
-    """What was observed; nothing, where Spark saw without looking that there are no rows."""
-    try:
-        return observation.get
-    except Exception:
-        if df.isEmpty():
-            return {}
-        raise
-
-
-def histogram_of(facts: dict[str, Any]) -> Histogram | None:
-    rows = facts.get("rows", 0) - facts.get("late", 0)
-    if rows == 0:
-        return None
-    top = [entry for entry in facts.get("top") or () if entry[0] is not None]
-    hashes = np.array([item for item, _ in top], np.int64).view(np.uint64)
-    counts = np.array([count for _, count in top], np.float64)
-    order = np.lexsort((hashes, -counts))
-    return Histogram(hashes[order], counts[order], max(0.0, rows - float(counts.sum())))

@@ -1,0 +1,81 @@
+"""Where there is nothing to gain: uniform keys, tiny data, and aggregates that Spark combines before it sends rows.
+
+Each verb against plain Spark, on two task slots and as Spark comes, from the call of the verb to the last row.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+import skewless.spark as sl
+from benchmarks.spark import Claim, judged, race, ratio, running, session
+
+SLOTS, ROUNDS, BOUND = 2, 5, 1.1
+LARGE, TINY = 2_000_000, 1000
+
+
+def largest(rows: Any) -> Any:
+    """A grouped function of the usual kind."""
+    return rows.nlargest(1, "v")
+
+
+def raced(df: DataFrame, other: DataFrame) -> dict[str, tuple[Callable[[], DataFrame], Callable[[], DataFrame]]]:
+    """Verbs: plain, and ours."""
+    window = Window.partitionBy("k").orderBy("v")
+    workers = 16
+    return {
+        "repartition": (lambda: df.repartition(workers, "k"), lambda: sl.repartition(df, "k", n_workers=workers)),
+        "a window function": (
+            lambda: df.withColumn("n", F.row_number().over(window)),
+            lambda: sl.over(df, "k", order_by="v", n=F.row_number()),
+        ),
+        "a grouped function": (
+            lambda: df.groupBy("k").applyInPandas(largest, "k string, v long"),
+            lambda: sl.group_by(df, "k").applyInPandas(largest, "k string, v long"),
+        ),
+        "a collecting aggregate": (
+            lambda: df.groupBy("k").agg(F.collect_list("v").alias("all")),
+            lambda: sl.group_by(df, "k").agg(all=sl.collect_list("v")),
+        ),
+        "a combined aggregate": (
+            lambda: df.groupBy("k").agg(F.sum("v").alias("s")),
+            lambda: sl.group_by(df, "k").agg(s=sl.sum("v")),
+        ),
+        "a join": (lambda: df.join(other, "k"), lambda: sl.join(df, other, "k")),
+    }
+
+
+def frame(spark: SparkSession, rows: int, keys: int) -> DataFrame:
+    key = F.concat(F.lit("key "), F.floor(F.rand(rows) * keys).cast("string"))
+    df = spark.range(0, rows, 1, 4).select(key.alias("k"), F.col("id").alias("v")).cache()
+    df.count()
+    return df
+
+
+def claims(spark: SparkSession) -> list[Claim]:
+    found = []
+    for name, rows, keys in (("uniform keys", LARGE, LARGE // 200), ("tiny data", TINY, TINY // 20)):
+        df, other = frame(spark, rows, keys), frame(spark, keys * 2, keys).withColumnRenamed("v", "u")
+        for verb, (plain, ours) in raced(df, other).items():
+            times = race({"plain": running(plain), "ours": running(ours)}, ROUNDS)
+            seconds = ", ".join(f"{way} {median(spent):.2f} s" for way, spent in times.items())
+            found.append(Claim(f"{name}: {verb}", ratio(times["ours"], times["plain"]), BOUND, besides=seconds))
+        df.unpersist()
+    return found
+
+
+def main() -> None:
+    spark = session(SLOTS, spark__sql__shuffle__partitions="16")
+    kept = judged(f"Nothing to gain: ours / plain Spark, {SLOTS} slots, median of {ROUNDS} rounds", claims(spark))
+    spark.stop()
+    sys.exit(0 if kept else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""What routing by a table costs on Spark, as ratios to Spark's own repartition in the same run.
+
+Every round times each way once, on the same cached rows; a ratio is the median over the rounds.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from statistics import median
+
+import numpy as np
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+import skewless.spark as sl
+from benchmarks.spark import Claim, judged, race, ratio, running, session
+from skewless import RoutingTable
+
+ROWS, WORKERS, ROUNDS = 4_000_000, 16, 9
+HOT = (0, 20, 200, 2000)
+BOUND = 1.05
+
+
+def main() -> None:
+    spark = session(2)
+    key = F.floor(F.pow(F.rand(1), 3) * 100_000).cast("string")
+    df = spark.range(0, ROWS, 1, 4).select(key.alias("k"), F.col("id").alias("v")).cache()
+    heaviest = sl.profile(df, "k").histogram.keys
+    ways = {"spark's repartition": df.repartition(WORKERS, "k")}
+    for hot in HOT:
+        places = (np.arange(hot) % WORKERS).astype(np.int32)
+        keys = np.sort(heaviest[:hot])
+        table = RoutingTable.hashed(WORKERS).placing(keys, np.arange(hot + 1), places, np.ones(hot))
+        ways[f"a table, {hot:,} hot keys"] = sl.repartition(df, "k", partitioner=table)
+    found = race({name: running(partial(_same, way)) for name, way in ways.items()}, ROUNDS, warm=2)
+    plain = found["spark's repartition"]
+    claims = [
+        Claim(name, ratio(times, plain), BOUND, besides=f"{median(times):.2f} s")
+        for name, times in found.items()
+        if times is not plain
+    ]
+    kept = judged(f"{ROWS:,} rows to {WORKERS} partitions, x Spark's own, median of {ROUNDS} rounds", claims)
+    spark.stop()
+    sys.exit(0 if kept else 1)
+
+
+def _same(df: DataFrame) -> DataFrame:
+    return df
+
+
+if __name__ == "__main__":
+    main()

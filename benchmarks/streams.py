@@ -1,0 +1,249 @@
+"""Streams against Spark's own: `python -m benchmarks.streams [counts] [waits] [drift] [planning] [soak]`.
+
+counts    windowed counts: the time of a batch, against Structured Streaming with RocksDB
+waits     a grouped Python aggregate that waits for each row, 16 task slots, against applyInPandasWithState
+drift     hot keys that change: how soon loads are even again
+planning  the time of planning a batch of 1M rows and 100k keys, as a share of the interval
+soak      many small batches: files, memory and time must not grow (SOAK=2000 batches)
+
+Runs take turns, and medians are compared. Exit code 1 if a bound is broken.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+
+import skewless.spark as sl
+from skewless import streams
+
+SCHEMA = "k long, v long, ts timestamp"
+ROUNDS = 3
+
+
+def session(slots: int) -> SparkSession:
+    os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    builder = SparkSession.builder.master(f"local[{slots}]").config("spark.ui.enabled", "false")
+    provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    spark = (
+        builder.config("spark.sql.shuffle.partitions", str(slots))
+        .config("spark.sql.streaming.stateStore.providerClass", provider)
+        .config("spark.driver.memory", "3g")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def write(directory: Path, batches: Iterator[np.ndarray[Any, Any]], seconds: int = 10) -> str:
+    """One file a batch, each of so many seconds of event time."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for number, keys in enumerate(batches):
+        rng = np.random.default_rng(number)
+        times = ((number + np.sort(rng.random(keys.size))) * seconds * 1e6).astype(np.int64)
+        table = pa.table({"k": keys.astype(np.int64), "v": rng.integers(0, 100, keys.size), "ts": _times(times)})
+        place = directory / f"{number:05d}.parquet"
+        pq.write_table(table, place)
+        os.utime(place, (number, number))
+    return str(directory)
+
+
+def _times(micros: np.ndarray[Any, Any]) -> pa.Array:
+    return pa.array(micros, pa.timestamp("us", "UTC"))
+
+
+def read(spark: SparkSession, directory: str) -> DataFrame:
+    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(directory)
+
+
+def triggers(query: Any) -> list[float]:
+    """Seconds of each batch with rows, as Spark measured them; without the first two, which compile."""
+    inner = getattr(query, "_query", query)
+    found = [
+        progress.durationMs["triggerExecution"] / 1000 for progress in inner.recentProgress if progress.numInputRows
+    ]
+    return found[2:]
+
+
+def in_turns(directory: Path, **jobs: Callable[[Path], Any]) -> dict[str, float]:
+    """The median time of a batch of each, run one after the other, several times."""
+    times: dict[str, list[float]] = {name: [] for name in jobs}
+    for turn in range(ROUNDS):
+        for name, job in jobs.items():
+            place = directory / f"{name}-{turn}"
+            times[name] += triggers(job(place))
+            shutil.rmtree(place, ignore_errors=True)
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def counts(directory: Path) -> bool:
+    spark = session(4)
+    source = write(directory / "in", (streams.zipf(200_000, 20_000, 1.0, seed=n) for n in range(12)))
+
+    def ours(place: Path) -> Any:
+        job = sl.stream(read(spark, source), "k", time="ts").window("20 seconds").agg(n=sl.count())
+        query = job.start(f"{place}/out", f"{place}/checkpoint", available_now=True)
+        query.awaitTermination()
+        return query
+
+    def plain(place: Path) -> Any:
+        rows = read(spark, source).withWatermark("ts", "0 seconds").groupBy(F.window("ts", "20 seconds"), "k").count()
+        writer = rows.writeStream.format("parquet").option("checkpointLocation", f"{place}/checkpoint")
+        query = writer.trigger(availableNow=True).start(f"{place}/out")
+        query.awaitTermination()
+        return query
+
+    found = in_turns(directory, skewless=ours, spark=plain)
+    return verdict("counts: time of a batch of 200k rows", found["skewless"], found["spark"], most=1.25)
+
+
+def waits(directory: Path, wait: float = 0.0005, rows: int = 16_000) -> bool:
+    spark = session(16)
+    source = write(directory / "in", (streams.zipf(rows, 10_000, 1.5, seed=n) for n in range(6)))
+
+    def partial(table: pa.Table) -> pa.Table:
+        time.sleep(wait * table.num_rows)
+        return pa.table({"rows": [table.num_rows]})
+
+    def merge(states: pa.Table) -> pa.Table:
+        return pa.table({"rows": [sum(states["rows"].to_pylist())]})
+
+    counted = sl.ArrowAggregate(partial, merge, lambda s: s.rename_columns(["n"]), "rows long", "n long")
+
+    def stateful(key: Any, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+        n = sum(len(frame) for frame in frames)
+        time.sleep(wait * n)
+        state.update((n + (state.get[0] if state.exists else 0),))
+        yield pd.DataFrame({"k": [key[0]], "n": [state.get[0]]})
+
+    def ours(place: Path) -> Any:
+        job = sl.stream(read(spark, source), "k", time="ts", n_workers=16).window("10 seconds").agg(counted)
+        query = job.start(f"{place}/out", f"{place}/checkpoint", available_now=True)
+        query.awaitTermination()
+        return query
+
+    def plain(place: Path) -> Any:
+        grouped = read(spark, source).groupBy("k")
+        found = grouped.applyInPandasWithState(
+            stateful, "k long, n long", "n long", "update", GroupStateTimeout.NoTimeout
+        )
+        writer = found.writeStream.outputMode("update").foreachBatch(_written).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", f"{place}/checkpoint").start()
+        query.awaitTermination()
+        return query
+
+    found = in_turns(directory, skewless=ours, spark=plain)
+    print(f"  rows a second: {rows / found['skewless']:,.0f} against {rows / found['spark']:,.0f}")
+    return verdict("waits: rows a second, Zipf 1.5", found["spark"], found["skewless"], least=4.0)
+
+
+def _written(df: DataFrame, batch: int) -> None:
+    df.write.format("noop").mode("overwrite").save()
+
+
+def drift(directory: Path, n: int = 16, rows: int = 100_000) -> bool:
+    """Hot keys that change every 10 batches; uniform and skewed in turns; the hot keys of the two alternate."""
+    spark = session(4)
+    scenarios: dict[str, Callable[[int], np.ndarray[Any, Any]]] = {
+        "hot keys change": lambda b: streams.zipf(rows, 10_000, 1.2, seed=b) + np.uint64(1_000_003 * (b // 10)),
+        "uniform and Zipf": lambda b: streams.zipf(rows, 10_000, (0.0, 1.4)[b // 10 % 2], seed=b),
+        "Zipf turns round": lambda b: (
+            np.uint64(10_000) - streams.zipf(rows, 10_000, 1.2, seed=b)
+            if b // 10 % 2
+            else streams.zipf(rows, 10_000, 1.2, seed=b)
+        ),
+    }
+    fine = True
+    for name, batch in scenarios.items():
+        place = directory / name.replace(" ", "-")
+        source = write(place / "in", (batch(b) for b in range(30)))
+        stream = sl.stream(read(spark, source), "k", time="ts", partitioner="level", n_workers=n)
+        query = stream.window("10 seconds").agg(n=sl.count()).start(f"{place}/out", f"{place}/c", available_now=True)
+        query.awaitTermination()
+        ratios = [record["imbalance_ratio"] for record in query.recent()]
+        settled = [ratio for b, ratio in enumerate(ratios) if b % 10 >= 2]
+        print(f"  {name}: " + " ".join(f"{ratio:.2f}" for ratio in ratios))
+        fine &= verdict(f"drift: {name}, 2 batches after a change", max(settled), 1.0, most=1.2)
+    return fine
+
+
+def planning(directory: Path) -> bool:
+    spark = session(4)
+    source = write(directory / "in", (streams.zipf(1_000_000, 100_000, 1.0, seed=n) for n in range(4)), seconds=60)
+    stream = sl.stream(read(spark, source), "k", time="ts", partitioner="level", n_workers=64)
+    query = (
+        stream.window("60 seconds").agg(n=sl.count()).start(f"{directory}/out", f"{directory}/c", available_now=True)
+    )
+    query.awaitTermination()
+    seconds = [record["seconds"] for record in query.recent()[1:]]
+    plan = statistics.median(entry["planning"] for entry in seconds)
+    total = statistics.median(entry["total"] for entry in seconds)
+    print(
+        f"  planning takes {plan:.3f} s; a batch takes {total:.2f} s, of which {seconds[-1]['plan']:.3f} s wait for the plan"
+    )
+    return verdict("planning: share of the batch, 1M rows, 100k keys", plan, total, most=0.05)
+
+
+def soak(directory: Path) -> bool:
+    spark = session(2)
+    batches = int(os.environ.get("SOAK", "300"))
+    source = write(directory / "in", (streams.zipf(50, 30, 1.0, seed=n) for n in range(batches)))
+    stream = sl.stream(read(spark, source), "k", time="ts", partitioner="level", n_workers=2)
+    job = stream.window("40 seconds", "10 seconds").agg(n=sl.count(), m=sl.max("v"))
+    query = job.start(_written, f"{directory}/c", available_now=True)
+    files, memory = [], []
+    while query.isActive:
+        query.awaitTermination(5)
+        files.append(sum(1 for place in Path(f"{directory}/c/skewless").rglob("*") if place.is_file()))
+        memory.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    totals = [record["seconds"]["total"] for record in query.recent(batches)]
+    quarter = len(totals) // 4
+    early, late = statistics.median(totals[quarter : 2 * quarter]), statistics.median(totals[-quarter:])
+    half = len(files) // 2
+    fine = verdict(f"soak: time of a batch, last quarter of {batches} against the second", late, early, most=1.25)
+    fine &= verdict(
+        "soak: files in the checkpoint, at the end against half-way", max(files[half:]), max(files[:half]), most=1.2
+    )
+    return fine & verdict("soak: memory of the driver's Python in MB", max(memory), memory[half], most=1.1)
+
+
+def verdict(what: str, ours: float, theirs: float, *, most: float | None = None, least: float | None = None) -> bool:
+    ratio = ours / theirs
+    fine = ratio <= most if most is not None else ratio >= (least or 0)
+    bound = f"at most {most}" if most is not None else f"at least {least}"
+    print(f"{'ok  ' if fine else 'FAIL'} {what}: {ours:.3g} / {theirs:.3g} = {ratio:.2f} ({bound})", flush=True)
+    return fine
+
+
+def main() -> None:
+    known = {"counts": counts, "waits": waits, "drift": drift, "planning": planning, "soak": soak}
+    fine = True
+    for name in sys.argv[1:] or known:
+        directory = Path(tempfile.mkdtemp(prefix=f"skewless-{name}-"))
+        try:
+            fine &= known[name](directory)
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+    sys.exit(not fine)
+
+
+if __name__ == "__main__":
+    main()

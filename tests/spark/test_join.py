@@ -1,0 +1,152 @@
+"""Joins on real Spark, classic and over Connect: what comes out is what plain Spark gives, and hot keys are spread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+import pytest
+import xxhash
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import skewless.spark as sl
+from skewless.histogram import Histogram
+from skewless.spark.grids import Counted, Grids, gridded
+from skewless.spark.join import _explained
+from skewless.spark.keys import hashed
+from tests.spark.test_batch import frame, rows, skewed
+
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
+HOW = ["inner", "left", "right", "full", "semi", "anti"]
+
+
+@pytest.fixture
+def unbroadcast(spark: SparkSession) -> Iterator[None]:
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    yield
+    spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
+
+
+def side(spark: SparkSession, hot: dict[str | None, int], cold: int, name: str, seed: int) -> DataFrame:
+    """So many rows of each hot key, and cold ones of which the other side has some; both sides have a column v."""
+    keys: list[str | None] = [key for key, n in hot.items() for _ in range(n)]
+    keys += [f"cold {key}" for key in np.random.default_rng(seed).integers(0, 40, cold).tolist()]
+    data = pd.DataFrame({"v": np.arange(len(keys)), "k": keys, "j": np.arange(len(keys)) % 2, name: 1})
+    return spark.createDataFrame(data, f"v long, k string, j long, {name} int").repartition(3)
+
+
+HOT: dict[str, tuple[dict[str | None, int], dict[str | None, int]]] = {
+    "left": ({"a": 400, "only left": 300, None: 200}, {"a": 3, "b": 2, None: 5}),
+    "right": ({"a": 3, "b": 2, None: 5}, {"a": 400, "only right": 300, None: 200}),
+    "both": ({"a": 60, "b": 50, "only left": 900, None: 40}, {"a": 50, "b": 60, "only right": 900, None: 40}),
+    "few": ({"a": 9, "b": 8, "only left": 9}, {"a": 8, "b": 9, "only right": 9}),  # in cells without a row of theirs
+}
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("hot", HOT)
+def test_joins_are_those_of_spark(spark: SparkSession, unbroadcast: None, hot: str, how: str) -> None:
+    """Keys of two columns that only one side has, hot ones too; NULLs on both; names of our own that users have."""
+    left, right = (
+        side(spark, keys, 5 if hot == "few" else 80, name, seed)
+        for seed, (keys, name) in enumerate(zip(HOT[hot], ("worker", "left_ghost"), strict=True))
+    )
+    ours, plain = sl.join(left, right, ["k", "j"], how, n_workers=6), left.join(right, ["k", "j"], how)
+    assert ours.columns == plain.columns
+    assert rows(ours) == rows(plain)
+
+
+@pytest.mark.parametrize("how", ["left", "full", "anti"])
+def test_joins_with_nothing_and_with_itself(spark: SparkSession, unbroadcast: None, how: str) -> None:
+    df = side(spark, {"a": 50, None: 9}, 20, "w", 0).withColumnRenamed("k", "a.k")
+    for left, right in ((df.limit(0), df), (df, df.limit(0)), (df, df)):
+        assert rows(sl.join(left, right, ["a.k"], how, n_workers=3)) == rows(left.join(right, ["a.k"], how))
+
+
+def twin(key: tuple[str, int], other: str) -> tuple[str, int]:
+    """Another key with the same hash: of its number, the last steps of XXH64 are taken back."""
+    whole, primes = 2**64, (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x27D4EB2F165667C5)
+
+    def turned(x: int, by: int) -> int:
+        return (x << by | x >> (64 - by)) % whole
+
+    def begun(text: str) -> int:
+        return (xxhash.xxh64_intdigest(text.encode(), 42) + primes[2] + 8) % whole
+
+    middle = begun(key[0]) ^ turned(key[1] * primes[1] % whole, 31) * primes[0] % whole
+    found = turned((middle ^ begun(other)) * pow(primes[0], -1, whole) % whole, 33) * pow(primes[1], -1, whole) % whole
+    return other, found - whole if found >= whole // 2 else found
+
+
+@pytest.mark.parametrize("how", ["right", "full", "semi"])
+def test_keys_with_the_hash_of_a_hot_one_are_other_keys(spark: SparkSession, unbroadcast: None, how: str) -> None:
+    hot = ("hot", 5)
+    both, lefts, rights = (twin(hot, name) for name in ("both", "left", "right"))
+    left, right = (
+        spark.createDataFrame([(*key, n) for key in keys for n in range(times)], f"k string, j long, {name} long")
+        for keys, times, name in (((hot, both, lefts), 40, "v"), ((hot, both, rights), 30, "w"))
+    )
+    assert left.union(right).select(hashed(left, ["k", "j"])).distinct().count() == 1
+    assert rows(sl.join(left, right, ["k", "j"], how, n_workers=4)) == rows(left.join(right, ["k", "j"], how))
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "right", "full"])
+def test_a_hot_key_is_joined_by_several_workers(spark: SparkSession, unbroadcast: None, how: str) -> None:
+    """Each side has a hot key of its own, and they share one."""
+    left = side(spark, {"a": 60, "b": 3000}, 50, "w", 0).select("k", "v")
+    right = side(spark, {"a": 100, "b": 1, "c": 3000}, 50, "w", 1).select("k", F.col("v").alias("u"))
+    loads = frame(sl.join(left, right, "k", how, n_workers=8).groupBy(F.spark_partition_id()).count())["count"]
+    assert len(loads) == 8
+    assert loads.max() < 1.5 * loads.mean()
+
+
+@pytest.mark.parametrize("how", ["semi", "anti"])
+def test_one_row_of_a_hot_key_is_enough_to_know_it(spark: SparkSession, unbroadcast: None, how: str) -> None:
+    left = side(spark, {"a": 30}, 200, "w", 0)
+    right = side(spark, {"a": 3000, "b": 9}, 200, "w", 1)
+    found = sl.join(left, right, "k", how, n_workers=4)
+    assert rows(found) == rows(left.join(right, "k", how))
+    assert "Aggregate" in str(_explained(found))
+
+
+def counted(counts: dict[int, float], rest: float = 0.0, nulls: float = 0.0) -> Counted:
+    keys = np.array(sorted(counts, key=lambda key: -counts[key]), np.uint64)
+    return Counted(Histogram(keys, np.array([counts[int(key)] for key in keys], np.float64), rest), nulls)
+
+
+def test_what_is_spread_and_copied_depends_on_what_pays() -> None:
+    few = dict.fromkeys(range(1, 50), 10.0)
+
+    def shapes(left: dict[int, float], right: dict[int, float], how: str) -> Grids:
+        found = gridded(counted(few | left), counted(few | right), how, 16)
+        assert found is not None
+        return found
+
+    for how in ("inner", "left", "semi", "anti"):
+        assert shapes({0: 1e5}, {0: 1}, how).copies == (False, True)  # rows of the left are in one place each
+    assert shapes({0: 1e5}, {0: 1}, "full").copies == (False, True)
+    assert shapes({0: 1}, {0: 1e5}, "left").copies == (True, False)
+    both = shapes({0: 1e4}, {0: 1e4}, "inner")
+    assert (both.rows[0], both.columns[0]) == (4, 4)
+    assert shapes({0: 1e4}, {0: 1e4}, "left").copies == (False, True)  # as good, and the right is read once less
+    assert shapes({}, {0: 1e5}, "semi").distinct
+    assert not shapes({0: 1e5}, {}, "semi").distinct
+
+
+def test_joins_of_even_keys_are_left_to_spark() -> None:
+    many = counted(dict.fromkeys(range(4000), 5.0), rest=1e5)
+    assert gridded(many, many, "inner", 16) is None
+    assert gridded(counted({}), counted({}), "full", 16) is None
+    nulls = counted(dict.fromkeys(range(4000), 5.0), rest=1e5, nulls=1e6)
+    assert gridded(nulls, many, "left", 16) is not None
+    assert gridded(nulls, many, "right", 16) is None
+
+
+def test_joins_refuse_what_they_cannot_do(spark: SparkSession) -> None:
+    df = skewed(spark)
+    with pytest.raises(ValueError, match="how is one of inner, left, right, full, semi, anti, not 'cross'"):
+        sl.join(df, df, "k", "cross")
+    with pytest.raises(ValueError, match="the same types"):
+        sl.join(df, df.select(F.col("v").alias("k")), "k")
