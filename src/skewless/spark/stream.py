@@ -119,6 +119,8 @@ class Stream:
         *,
         in_pandas: bool,
     ) -> Job:
+        by_table = not isinstance(self.partitioner, Exact)
+        require(by_table, "keyed state goes by routing tables: take the partitioner itself, not an Exact")
         require(callable(func), f"applyInArrowWithState takes a function (key, rows, state), not {func!r}")
         require(timeout in get_args(Timeout), f"timeoutConf is one of {', '.join(get_args(Timeout))}, not {timeout!r}")
         timed = timeout != "EventTimeTimeout" or self.time is not None
