@@ -116,9 +116,9 @@ def counts(directory: Path) -> bool:
     return verdict("counts: time of a batch of 200k rows", found["skewless"], found["spark"], most=1.25)
 
 
-def waits(directory: Path, wait: float = 0.0005, rows: int = 16_000) -> bool:
+def waits(directory: Path, wait: float = 0.002, rows: int = 16_000) -> bool:
     spark = session(16)
-    source = write(directory / "in", (streams.zipf(rows, 10_000, 1.5, seed=n) for n in range(6)))
+    source = write(directory / "in", (streams.zipf(rows, 10_000, 1.5, seed=n) for n in range(4)))
 
     def partial(table: pa.Table) -> pa.Table:
         time.sleep(wait * table.num_rows)

@@ -6,6 +6,7 @@ import fcntl
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, TextIO
 from uuid import uuid4
 
@@ -16,6 +17,7 @@ from skewless.arrays import require
 
 FORMAT = 1
 KEPT = 10_000  # records of batches that are kept, at the least
+PATIENCE = 3.0  # seconds: over Connect, the process of a query outlives it a little
 _LENGTH = 2_000  # a record is seldom longer, in bytes
 
 
@@ -116,12 +118,17 @@ class Checkpoint:
         Path(self._root).mkdir(parents=True, exist_ok=True)
         # The lock lasts as long as the file is open.
         file = Path(self._root, "lock").open("a")  # noqa: SIM115
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.close()
-            raise ValueError(f"another query is running on the checkpoint {self.directory}: stop it first") from None
-        return file
+        until = monotonic() + PATIENCE
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return file
+            except OSError:
+                if monotonic() > until:
+                    break
+            sleep(0.05)
+        file.close()
+        raise ValueError(f"another query is running on the checkpoint {self.directory}: stop it first")
 
     def record(self, record: Mapping[str, Any]) -> None:
         """Append to batches.jsonl; when that is too long, the older half of it goes."""

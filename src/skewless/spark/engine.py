@@ -110,7 +110,6 @@ class Engine:
         record: dict[str, Any] = {
             "batch": batch,
             "at": round(time(), 3),
-            **found.record,
             **_balance(found.record.get("loads")),
             "workers": None if table is None else table.n_workers,
             "hot_keys": table.keys.size if isinstance(table, RoutingTable) else None,
@@ -124,6 +123,7 @@ class Engine:
                 "total": round(emitted - began, 4),
                 "planning": 0.0 if plan is None else round(plan.seconds, 4),
             },
+            **found.record,
         }
         files.write(f"commits/{batch}.json", {"state": found.state, "scale": scale, "record": record})
         running.committed = batch

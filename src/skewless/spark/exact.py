@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+from pyspark.sql.pandas.functions import arrow_udf
 
 from skewless.arrays import from_bytes, to_bytes
 from skewless.partitioner import Partitioner
@@ -123,7 +123,8 @@ def routed(df: DataFrame, keys: Sequence[str], by: Sourced, into: str) -> DataFr
 
 def _called(function: Callable[[Iterator[pa.Array]], Iterator[pa.Array]], kind: str, hashes: Column) -> Column:
     """A function of all hashes of a task in their order; Spark must not call it twice, nor for some rows only."""
-    called: Any = arrow_udf(function, kind, ArrowUDFType.SCALAR_ITER)
+    # The type hints of the function say that it takes and gives iterators; Spark's own say that a type is needed.
+    called = cast(Any, arrow_udf)(function, kind)
     result: Column = called.asNondeterministic()(hashes)
     return result
 

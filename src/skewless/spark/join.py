@@ -66,11 +66,11 @@ def join(
             _ghosts(side, other, names, grids, ghost) if has_them else side.select("*", F.lit(False).alias(ghost))
             for side, other, ghost, has_them in zip((left, right), (right, left), ghosts, haunted, strict=True)
         ]
-    placed = [
-        _placed(side, names, grids, name, is_left, ghost if has_them else None)
+    sent = [
+        placed(side, names, grids, name, is_left, ghost if has_them else None)
         for side, is_left, ghost, has_them in zip(sides, (True, False), ghosts, haunted, strict=True)
     ]
-    joined = placed[0].join(placed[1], [*names, name], kind).drop(name)
+    joined = sent[0].join(sent[1], [*names, name], kind).drop(name)
     if not any(haunted):
         return joined
     of_left, of_right = map(column, ghosts)
@@ -109,7 +109,7 @@ def _ghosts(side: DataFrame, other: DataFrame, names: tuple[str, ...], grids: Gr
     return side.join(shared, list(names), "left").withColumn(into, F.coalesce(column(into), F.lit(False)))
 
 
-def _placed(
+def placed(
     side: DataFrame, names: tuple[str, ...], grids: Grids, into: str, is_left: bool, ghost: str | None
 ) -> DataFrame:
     """The rows of a side on their workers; those of hot keys in all cells that they must be in."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +18,6 @@ from pyspark.sql import types as T
 from pyspark.sql.types import StructField, StructType
 
 from skewless.arrays import require
-from skewless.histogram import Histogram
 from skewless.spark.batch import WORKER, parallelism
 from skewless.spark.checkpoint import Checkpoint, filesystem
 from skewless.spark.engine import Found
@@ -79,18 +78,15 @@ class Stateful:
         So of several attempts of a task exactly that one counts whose output counts.
         """
         if not isinstance(by, RoutingTable):
-            raise TypeError("each key's state is where a table says: leave sl.Exact out")
+            raise ValueError("keyed state needs a routing table: it is kept where the table says")
         table = by
         key = StructType(fields_of(df, self.keys))
         store = Store(files.place("state"), arrow_schema(key), arrow_schema(self.state))
-        last = state or {"watermark": EARLIEST}
         manifest = _merged(files, store, _manifest(state, store, files))
-        watermark = last["watermark"]
-        clock = Clock(
-            self._now(batch, files), max(watermark // 1000, 0), self.timeout, self.time is not None, len(self.state)
-        )
-        rows, watch = self._watched(df, batch, watermark, measure)
-        place, number = unused(df, PLACE, WORKER)
+        watermark = state["watermark"] if state else EARLIEST
+        seen, keyed = Observation(f"seen {batch}"), Observation(f"keys {batch}") if measure else None
+        routed, place = self._routed(df, table, watermark, seen, keyed)
+        n, now, timed = table.n_workers, self._now(batch, files), self.time is not None
         task = Task(
             self.function,
             self.in_pandas,
@@ -98,27 +94,19 @@ class Stateful:
             manifest,
             table,
             batch,
-            clock,
+            Clock(now, max(watermark // 1000, 0), self.timeout, timed, len(self.state)),
             self.keys,
             place,
             rows_schema(df),
             arrow_schema(self.output),
             f"skewless-{manifest.name}",
         )
-        Share.of(table, 0)  # refuses split keys; and what it computes goes along to the tasks, which compile nothing
-        n = table.n_workers
-        hash_of = hashed(df, self.keys)
-        routed = rows.select("*", F.xxhash64(hash_of).alias(place), worker(table, hash_of).alias(number))
-        # One row without a key for each worker: keys may time out where no rows come.
-        blank = [F.lit(None).cast(field.dataType) for field in routed.schema.fields[:-1]]
-        each = df.sparkSession.range(0, n, 1, 1).select(*blank, F.col("id").cast("int"))
-        routed = routed.union(each).repartitionById(n, column(number))
-        routed = routed.sortWithinPartitions(column(place)).drop(number)
         schema = StructType([StructField("out", nullable(self.output)), StructField("report", REPORT)])
         directory = f"output/{batch}"
         routed.mapInArrow(task, schema).write.mode("overwrite").parquet(files.place(directory))
         reports = _reports(files.place(directory), n)
-        facts, histogram = watch()
+        facts = observed(seen)
+        known = None if keyed is None else profiled(df, self.keys, observed(keyed))
         manifest = manifest.committed(store, batch, [Receipt.from_bytes(report["receipt"]) for report in reports])
         if some := manifest.due():
             _merge_later(df.sparkSession, files, store, some, table)
@@ -136,6 +124,7 @@ class Stateful:
         }
         kept = {"watermark": moved_on, "manifest": manifest.to_json(), "batch": batch}
         schemas = {"key": key.jsonValue(), "state": self.state.jsonValue(), "n_workers": n}
+        histogram = known.histogram if known is not None and known.rows else None
         return Found(kept | schemas, output.select("out.*") if told else None, histogram, record)
 
     def forget(self, state: dict[str, Any], files: Checkpoint) -> None:
@@ -156,28 +145,31 @@ class Stateful:
             files.write(f"times/{batch}.json", known)
         return int(known)
 
-    def _watched(
-        self, df: DataFrame, batch: int, watermark: int, measure: bool
-    ) -> tuple[DataFrame, Callable[[], tuple[dict[str, Any], Histogram | None]]]:
-        """The rows that are not too late; and what tells of them once they have been read."""
-        seen = Observation(f"seen {batch}")
+    def _routed(
+        self, df: DataFrame, table: RoutingTable, watermark: int, seen: Observation, keyed: Observation | None
+    ) -> tuple[DataFrame, str]:
+        """The rows on their workers, sorted by the places of their keys; and the name of the column of those."""
+        Share.of(table, 0)  # refuses split keys; and what it computes goes along to the tasks, which compile nothing
+        place, number, key_hash = unused(df, PLACE, WORKER, "hash")
+        rows = self._on_time(df, watermark, seen).select("*", hashed(df, self.keys).alias(key_hash))
+        if keyed is not None:
+            rows = rows.observe(keyed, *measures(key_hash, F.lit(False)))
+        hash_of, n = column(key_hash), table.n_workers
+        rows = rows.select("*", F.xxhash64(hash_of).alias(place), worker(table, hash_of).alias(number)).drop(key_hash)
+        # One row without a key for each worker: keys may time out where no rows come.
+        blank = [F.lit(None).cast(field.dataType) for field in rows.schema.fields[:-1]]
+        each = df.sparkSession.range(0, n, 1, 1).select(*blank, F.col("id").cast("int"))
+        routed = rows.union(each).repartitionById(n, column(number))
+        return routed.sortWithinPartitions(column(place)).drop(number), place
+
+    def _on_time(self, df: DataFrame, watermark: int, seen: Observation) -> DataFrame:
+        """The rows that are not too late; `seen` tells of all of them once they have been read."""
         at = F.lit(None).cast("bigint") if self.time is None else F.unix_micros(column(self.time))
         drops = self.timeout == "EventTimeTimeout" and watermark != EARLIEST
         late = F.coalesce(at <= watermark, F.lit(False)) if drops else F.lit(False)
-        rows = df.observe(
-            seen, F.count(F.lit(1)).alias("rows"), F.count_if(late).alias("late"), F.max(at).alias("latest")
-        )
-        rows = rows.where(~late) if drops else rows
-        if not measure:
-            return rows, lambda: (observed(seen), None)
-        keyed, (name,) = Observation(f"keys {batch}"), unused(df, "hash")
-        rows = rows.select("*", hashed(df, self.keys).alias(name)).observe(keyed, *measures(name, F.lit(False)))
-
-        def watched() -> tuple[dict[str, Any], Histogram | None]:
-            known = profiled(df, self.keys, observed(keyed))
-            return observed(seen), known.histogram if known.rows else None
-
-        return rows.drop(name), watched
+        told = [F.count(F.lit(1)).alias("rows"), F.count_if(late).alias("late"), F.max(at).alias("latest")]
+        rows = df.observe(seen, *told)
+        return rows.where(~late) if drops else rows
 
 
 def load(initial: DataFrame, operator: Stateful, files: Checkpoint) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic, sleep
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -23,6 +23,7 @@ from skewless.spark.engine import Engine, Operator, Sink
 from skewless.spark.exact import Exact
 from skewless.spark.fold import fold_of
 from skewless.spark.groupstate import Timeout
+from skewless.spark.intervals import Intervals, both_sides
 from skewless.spark.keys import fields_of
 from skewless.spark.panes import Span
 from skewless.spark.schema import arrow_schema, schema_of
@@ -56,6 +57,30 @@ class Stream:
         require(length > 0, f"a window is longer than 0, not {size}")
         require(0 < step <= length, f"a slide is more than 0 and at most the size {size}, not {slide}")
         return Windowed(self, Span(length, step))
+
+    def join(self, other: Stream, earliest: str, latest: str) -> Job:
+        """Pairs of rows with one key, the other's between `earliest` and `latest` after this one's: an inner join.
+
+        earliest, latest: such as "-5 seconds" and "10 seconds". Hot keys are spread, on either side or on both.
+        """
+        require(isinstance(other, Stream), f"join takes another sl.stream(...), not {type(other).__name__}")
+        times = self.time, other.time
+        require(None not in times, 'both streams need the time of rows: sl.stream(..., time="ts")')
+        kinds = [[(field.name, field.dataType) for field in fields_of(side.df, side.keys)] for side in (self, other)]
+        require(kinds[0] == kinds[1], f"both streams have the same key, not {kinds[0]} and {kinds[1]}")
+        shared = sorted((set(self.df.columns) & set(other.df.columns)) - set(self.keys))
+        require(not shared, f"both streams have columns {', '.join(shared)}: rename them in one")
+        by_grids = self.partitioner == other.partitioner == "auto"
+        require(by_grids, "a join places its keys itself: leave the partitioner out")
+        low, high = duration("earliest", earliest, signed=True), duration("latest", latest, signed=True)
+        require(low <= high, f"earliest is at most latest, not {earliest} and {latest}")
+        n = self.n_workers or parallelism(self.df)
+        require(isinstance(n, int), f"n_workers of a join is a number, not {n}")
+        schemas = (self.df.schema, other.df.schema)
+        delay = max(self.watermark, other.watermark)
+        operator = Intervals(self.keys, (str(self.time), str(other.time)), schemas, low, high, delay, cast(int, n))
+        checksums(self.df)
+        return Job(replace(self, df=both_sides(self.df, other.df)), operator, split=True)
 
     def applyInArrowWithState(  # noqa: N802
         self,
@@ -94,6 +119,8 @@ class Stream:
         *,
         in_pandas: bool,
     ) -> Job:
+        by_table = not isinstance(self.partitioner, Exact)
+        require(by_table, "keyed state goes by routing tables: take the partitioner itself, not an Exact")
         require(callable(func), f"applyInArrowWithState takes a function (key, rows, state), not {func!r}")
         require(timeout in get_args(Timeout), f"timeoutConf is one of {', '.join(get_args(Timeout))}, not {timeout!r}")
         timed = timeout != "EventTimeTimeout" or self.time is not None
@@ -335,8 +362,10 @@ _UNITS = {
 }
 
 
-def duration(what: str, given: str) -> int:
-    """A length of time such as "10 seconds" or "1 minute 30 seconds", in microseconds."""
+def duration(what: str, given: str, *, signed: bool = False) -> int:
+    """A length of time such as "10 seconds" or "1 minute 30 seconds", in microseconds; signed: or "-5 seconds"."""
+    if signed and isinstance(given, str) and given.strip().startswith("-"):
+        return -duration(what, given.strip()[1:])
     parts = re.findall(r"(\d+)\s*([a-z]+?)s?(?=[\s\d]|$)", given.lower()) if isinstance(given, str) else []
     rest = re.sub(r"(\d+)\s*([a-z]+?)s?(?=[\s\d]|$)", "", given.lower()) if isinstance(given, str) else "?"
     known = bool(parts) and not rest.strip() and all(unit in _UNITS for _, unit in parts)
