@@ -1,4 +1,4 @@
-"""How the gain over plain Spark changes with skew, workers and cost per row: measured, and drawn for docs/spark.md.
+"""How the gain over plain Spark changes with skew, workers and cost per row: measured, and drawn, with its page.
 
 Grouped Python work in which each row waits; the time from the call of the verb to the last row, by plain Spark (AQE on,
 small partitions not merged), with whole keys, and as an aggregate whose hot keys are split.
@@ -26,6 +26,7 @@ from skewless import streams
 ROUNDS = 3
 ROOT = Path(__file__).parent.parent
 RESULTS, PICTURE = ROOT / "lab" / "results" / "spark.json", ROOT / "docs" / "pictures" / "spark.svg"
+PAGE, TEMPLATE = ROOT / "docs" / "spark.md", Path(__file__).with_suffix(".md")
 WIDTH, HEIGHT, TOP, BOTTOM, LEFT, GAP = 1200, 480, 150, 400, 70, 60
 
 
@@ -152,6 +153,7 @@ def main() -> None:
     if not parser.parse_args().draw:
         measure()
     PICTURE.write_text(drawn(json.loads(RESULTS.read_text())))
+    PAGE.write_text(TEMPLATE.read_text())
 
 
 if __name__ == "__main__":
