@@ -70,6 +70,7 @@ def session() -> SparkSession:
         "spark.sql.shuffle.partitions": str(WORKERS),
         "spark.sql.streaming.stateStore.providerClass": ROCKS,
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.pollingDelay": "500ms",  # queries that rest look for files all the time otherwise
     }
     for name, value in settings.items():
         builder = builder.config(name, value)
