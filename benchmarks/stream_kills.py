@@ -107,7 +107,8 @@ def executors(driver: int) -> list[int]:
 def disturbed(directory: Path, kills: int, master: str = "local[2]", seed: int = 0) -> int:
     """Run the job to its end, and kill it, or one of its executors, so many times on the way; returns how often."""
     rng, killed = random.Random(seed), 0
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
+    environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     command = [sys.executable, "-m", "benchmarks.stream_kills", "stream", str(directory), master]
     log = directory / "log"
     while True:

@@ -240,7 +240,7 @@ def test_a_fast_sender_waits_until_a_batch_is_done(tmp_path: Path) -> None:
         assert receiver.end == waiting  # a batch that is being worked at is not done
         receiver.latest(end, None)
         connection.settimeout(60.0)
-        connection.sendall(line[sent % 1000 :])
+        # Enough lines are on their way already, in what the kernel holds.
         assert any(int(answer) > waiting // 1000 + 200 for answer in answers)
 
 

@@ -204,7 +204,8 @@ def test_all_aggregates_in_windows(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_arrow_aggregates_of_split_keys(spark: SparkSession, tmp_path: Path) -> None:
     batches = BATCHES[:3]
-    job = sl.stream(read(spark, write(tmp_path / "in", batches)), "k", time="ts", n_workers=4)
+    events = read(spark, write(tmp_path / "in", batches))
+    job = sl.stream(events, "k", time="ts", partitioner="level", n_workers=4)
     query = ran(job.window("10 seconds").agg(counted_and_most()), str(tmp_path / "out"), tmp_path / "checkpoint")
     wanted = expected(spark, batches, 10, 10, n=F.count(F.lit(1)), most=F.max("v"))
     assert told(spark, tmp_path / "out") == wanted
