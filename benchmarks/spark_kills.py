@@ -6,7 +6,7 @@ from a shuffle too, in whatever order it arrives, so that they may number and ro
 Spark's order-independent checksum finds that, and what was read before is read again.
 
 The stage that gives rows to the driver is spared (it has one task): Spark cannot take back what such a stage gave. It
-fails the job with a sentence, if rows were routed otherwise; where input keeps its order, as files do, they are not.
+fails the job with a sentence if rows were routed otherwise. Input that keeps its order is routed as it was before.
 """
 
 from __future__ import annotations

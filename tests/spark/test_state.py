@@ -21,6 +21,7 @@ import skewless.spark as sl
 from skewless import RoutingTable, streams
 from skewless.spark import state as module
 from skewless.spark.checkpoint import Checkpoint
+from skewless.spark.engine import Batch
 from skewless.spark.state import Stateful
 from skewless.store import Manifest
 
@@ -77,7 +78,7 @@ def test_states_are_those_of_a_dict_while_keys_move_and_workers_change(
     oracle: dict[Any, tuple[int, float]] = {}
     for batch in range(4):
         df, data = batch_of(spark, batch)
-        found = op.run(df, batch, state, tables(batch), files, True)
+        found = op.run(Batch(df, batch, state, tables(batch), files, True))
         expected = {}
         for key, rows in data.groupby("k", dropna=False):
             name = key if isinstance(key, str) else None
@@ -117,7 +118,7 @@ def test_timeouts_come_when_their_time_is_over_and_no_rows_do(spark: SparkSessio
     for batch, rows in enumerate(batches):
         data = [(key, dt.datetime.fromtimestamp(second, dt.UTC)) for key, second in rows]
         df = spark.createDataFrame(data, "k string, t timestamp")
-        found = op.run(df, batch, state, RoutingTable.hashed(3), files, False)
+        found = op.run(Batch(df, batch, state, RoutingTable.hashed(3), files, False))
         state = found.state
         told = [] if found.output is None else found.output.collect()
         ended.append([(row["k"], row["n"], row["total"]) for row in sorted(told)])

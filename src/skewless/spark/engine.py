@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from time import perf_counter, time
-from typing import Any, Protocol, TextIO, TypeAlias
+from typing import Any, NamedTuple, Protocol, TextIO, TypeAlias
 
 import numpy as np
 from pyspark.sql import DataFrame
@@ -24,6 +24,17 @@ from skewless.table import RoutingTable
 
 Sink: TypeAlias = Callable[[DataFrame, int], object] | str
 COMMITS = 10  # that are kept, for people who look
+
+
+class Batch(NamedTuple):
+    """What an operator is given."""
+
+    df: DataFrame
+    number: int
+    state: dict[str, Any] | None  # that the batch before it left
+    by: RoutingTable | Sourced | None  # what routes its rows; None leaves them to Spark
+    files: Checkpoint
+    measure: bool  # is a histogram of the keys wanted?
 
 
 @dataclass(frozen=True)
@@ -52,19 +63,8 @@ class Operator(Protocol):
         """What must not change while there is a checkpoint."""
         ...
 
-    def run(
-        self,
-        df: DataFrame,
-        batch: int,
-        state: dict[str, Any] | None,
-        by: RoutingTable | Sourced | None,
-        files: Checkpoint,
-        measure: bool,
-    ) -> Found:
-        """One batch, from the state that the one before it left.
-
-        by: None leaves the rows to Spark. measure: a histogram of the keys is wanted.
-        """
+    def run(self, given: Batch) -> Found:
+        """One batch, from the state that the one before it left."""
         ...
 
     def forget(self, state: dict[str, Any], files: Checkpoint) -> None:
@@ -101,7 +101,7 @@ class Engine:
         planned = perf_counter()
         table = None if plan is None else plan.table
         measure = isinstance(table, RoutingTable) and self.statistics == "last"
-        found = self.operator.run(df, batch, before and before["state"], table, files, measure)
+        found = self.operator.run(Batch(df, batch, before and before["state"], table, files, measure))
         worked = perf_counter()
         if found.output is not None:
             self._emit(found.output, batch)

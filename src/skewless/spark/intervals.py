@@ -14,14 +14,12 @@ from pyspark.sql.types import StructType
 from skewless.histogram import Histogram
 from skewless.spark.batch import WORKER
 from skewless.spark.checkpoint import Checkpoint
-from skewless.spark.engine import Found
-from skewless.spark.exact import Sourced
+from skewless.spark.engine import Batch, Found
 from skewless.spark.grids import Counted, Grids, gridded
 from skewless.spark.join import placed
 from skewless.spark.keys import any_null, column, hashed, unused
 from skewless.spark.profile import measures, observed, profiled
 from skewless.spark.windows import EARLIEST
-from skewless.table import RoutingTable
 
 SIDES = ("left", "right")  # columns of the two streams in one, and the directories of their rows
 HOTTEST = 1000  # keys of a side that are remembered
@@ -62,16 +60,9 @@ class Intervals:
         interval = f"{self.early:,} to {self.late:,} microseconds"
         return {"key": ", ".join(self.keys), "times": ", ".join(self.times), "interval": interval, **sides}
 
-    def run(
-        self,
-        df: DataFrame,
-        batch: int,
-        state: dict[str, Any] | None,
-        by: RoutingTable | Sourced | None,
-        files: Checkpoint,
-        measure: bool,
-    ) -> Found:
+    def run(self, given: Batch) -> Found:
         """One batch: its rows go to disk, and those that match what is there, or each other, come out."""
+        df, batch, state, _, files, _ = given
         last = state or {"latest": [EARLIEST, EARLIEST], "kept": [], "counted": None}
         kept = [Kept(*entry) for entry in last["kept"]]
         watermark = min(last["latest"]) - self.delay if min(last["latest"]) != EARLIEST else EARLIEST

@@ -20,8 +20,7 @@ from pyspark.sql.types import StructField, StructType
 from skewless.arrays import require
 from skewless.spark.batch import WORKER, parallelism
 from skewless.spark.checkpoint import Checkpoint, filesystem
-from skewless.spark.engine import Found
-from skewless.spark.exact import Sourced
+from skewless.spark.engine import Batch, Found
 from skewless.spark.groupstate import Clock, Timeout
 from skewless.spark.keys import column, fields_of, hashed, unused
 from skewless.spark.profile import measures, observed, profiled
@@ -64,19 +63,12 @@ class Stateful:
         key = StructType(fields_of(df, self.keys)).simpleString()
         return {"key": key, "state": self.state.simpleString(), "timeout": self.timeout, "time": str(self.time)}
 
-    def run(
-        self,
-        df: DataFrame,
-        batch: int,
-        state: dict[str, Any] | None,
-        by: RoutingTable | Sourced | None,
-        files: Checkpoint,
-        measure: bool,
-    ) -> Found:
+    def run(self, given: Batch) -> Found:
         """One batch. Each task reports what it wrote in a row of its output, which Spark commits with the others.
 
         So of several attempts of a task exactly that one counts whose output counts.
         """
+        df, batch, state, by, files, measure = given
         if not isinstance(by, RoutingTable):
             raise ValueError("keyed state needs a routing table: it is kept where the table says")
         table = by

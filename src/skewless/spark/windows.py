@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from skewless.partitioners.prompt import allocate
 from skewless.spark.batch import WORKER, routed
 from skewless.spark.checkpoint import Checkpoint
-from skewless.spark.engine import Found
+from skewless.spark.engine import Batch, Found
 from skewless.spark.exact import Pass, Sourced, Sources, passed
 from skewless.spark.fold import Fold
 from skewless.spark.keys import column, fields_of, hashed, unused
@@ -40,10 +40,6 @@ class Windows:
     incremental: bool = False  # is a window made from the one before it, or from all of its panes?
 
     @property
-    def splits_keys(self) -> bool:
-        return True
-
-    @property
     def left_to_spark(self) -> bool:
         """Spark combines rows before it sends them anywhere, so that hot keys do no harm."""
         return not self.fold.grows
@@ -54,19 +50,9 @@ class Windows:
         window = f"{self.span.size:,} microseconds every {self.span.slide:,}"
         return {"key": keys, "time": self.time, "window": window, "aggregate": self.fold.describe(), "mode": self.mode}
 
-    def run(
-        self,
-        df: DataFrame,
-        batch: int,
-        state: dict[str, Any] | None,
-        by: RoutingTable | Sourced | None,
-        files: Checkpoint,
-        measure: bool,
-    ) -> Found:
-        """One batch: route, partial states, final states to disk, and the windows to tell of after it.
-
-        state: what the batch before left. by: None leaves the rows to Spark. measure: a histogram is wanted.
-        """
+    def run(self, given: Batch) -> Found:
+        """One batch: route, partial states, final states to disk, and the windows to tell of after it."""
+        df, batch, state, by, files, measure = given
         last = state or {"watermark": EARLIEST, "panes": [], "running": None}
         watermark, panes, running = last["watermark"], [Panes(*entry) for entry in last["panes"]], last["running"]
         store = Store(df.sparkSession, fields_of(df, self.keys), self.fold.schema(df), files)
