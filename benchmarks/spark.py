@@ -13,15 +13,22 @@ from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 from rich.table import Table
 
+ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+STREAMING = {
+    "spark.sql.streaming.stateStore.providerClass": ROCKS,
+    "spark.sql.streaming.pollingDelay": "500ms",  # queries that rest look for files all the time otherwise
+    "spark.sql.session.timeZone": "UTC",
+}
 
-def session(slots: int, **settings: str) -> SparkSession:
-    """With so many task slots; __ in the name of a setting is a dot."""
+
+def session(slots: int, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """With so many task slots."""
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     builder = SparkSession.builder.master(f"local[{slots}]").config("spark.driver.memory", "4g")
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
     builder = builder.config("spark.sql.shuffle.partitions", str(slots))
-    for name, value in settings.items():
-        builder = builder.config(name.replace("__", "."), value)
+    for name, value in (settings or {}).items():
+        builder = builder.config(name, value)
     return builder.config("spark.log.level", "ERROR").getOrCreate()
 
 

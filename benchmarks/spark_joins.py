@@ -27,10 +27,10 @@ SALTS = (4, 8, 16)
 ROWS, BYTES = 10_000, 400
 AS_GOOD, TWICE = 1.1, 2.0
 SETTINGS = {
-    "spark__sql__autoBroadcastJoinThreshold": "-1",
-    "spark__sql__adaptive__coalescePartitions__enabled": "false",
-    "spark__sql__adaptive__advisoryPartitionSizeInBytes": "100KB",
-    "spark__sql__adaptive__skewJoin__skewedPartitionThresholdInBytes": "100KB",
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.adaptive.coalescePartitions.enabled": "false",
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "100KB",
+    "spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes": "100KB",
 }
 
 
@@ -112,7 +112,7 @@ def raced(spark: SparkSession, case: Case) -> list[Claim]:
 
 
 def main() -> None:
-    spark = session(SLOTS, **SETTINGS)
+    spark = session(SLOTS, SETTINGS)
     claims = [claim for case in CASES for claim in raced(spark, case)]
     kept = judged(f"Joins, each row that comes out waits; {SLOTS} slots, median of {ROUNDS} rounds", claims)
     spark.stop()

@@ -71,7 +71,7 @@ def claims(spark: SparkSession) -> list[Claim]:
 
 
 def main() -> None:
-    spark = session(SLOTS, spark__sql__shuffle__partitions="16")
+    spark = session(SLOTS, {"spark.sql.shuffle.partitions": "16"})
     kept = judged(f"Nothing to gain: ours / plain Spark, {SLOTS} slots, median of {ROUNDS} rounds", claims(spark))
     spark.stop()
     sys.exit(0 if kept else 1)

@@ -8,7 +8,6 @@ that have been idle for a minute, and the first file starts them again.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,16 +22,14 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import LongType, StructField, StructType
-from rich.console import Console
-from rich.table import Table
 
 import skewless.spark as sl
+from benchmarks.spark import STREAMING, Claim, judged, ratio, session
 from skewless import streams
 
 ROWS, KEYS, WORKERS, ROUNDS = 100_000, 10_000, 8, 3
 BOUND = 10.0
 OUTPUT, STATE = "k string, n long", "n long"
-ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
 def in_arrow(key: tuple[Any, ...], rows: pa.Table, state: Any) -> pa.Table:
@@ -58,23 +55,6 @@ class Count(StatefulProcessor):
 
     def close(self) -> None:
         pass
-
-
-def session() -> SparkSession:
-    os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", "2g")
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
-        "spark.sql.shuffle.partitions": str(WORKERS),
-        "spark.sql.streaming.stateStore.providerClass": ROCKS,
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.streaming.pollingDelay": "500ms",  # queries that rest look for files all the time otherwise
-    }
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
 
 
 def discard(df: DataFrame, batch: int) -> None:
@@ -105,7 +85,7 @@ def started(spark: SparkSession, folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     kind = sys.argv[1] if len(sys.argv) > 1 else "uniform"
-    spark = session()
+    spark = session(2, STREAMING | {"spark.sql.shuffle.partitions": str(WORKERS)})
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
         queries = started(spark, folder)
@@ -124,18 +104,20 @@ def main() -> None:
                 speeds[name].append(1000 * ROWS / spent[1])
         for query in queries.values():
             query.stop()
-    shown = Table(title=f"{ROWS:,} rows, {KEYS:,} {kind} keys a batch, {WORKERS} workers, median of {ROUNDS} batches")
-    for title in ("way", "rows a second", "skewless is x times as fast"):
-        shown.add_column(title, justify="left" if title == "way" else "right")
-    worst = float("inf")
-    for name, mine in speeds.items():
-        ratio = median(ours / other for ours, other in zip(speeds["skewless"], mine, strict=True))
-        worst = worst if name == "skewless" else min(worst, ratio)
-        shown.add_row(name, f"{median(mine):,.0f}", f"{ratio:.1f}")
-    Console().print(shown)
-    print(f"at least {worst:.1f} x Spark's own (bound {BOUND:.0f} x)")
+    title = f"{ROWS:,} rows, {KEYS:,} {kind} keys a batch, {WORKERS} workers: rows a second, median of {ROUNDS} batches"
+    mine = speeds.pop("skewless")
+    claims = [
+        Claim(
+            f"skewless / {name}",
+            ratio(mine, theirs),
+            at_least=BOUND,
+            besides=f"{median(mine):,.0f} rows a second against {median(theirs):,.0f}",
+        )
+        for name, theirs in speeds.items()
+    ]
+    kept = judged(title, claims)
     spark.stop()
-    sys.exit(0 if worst >= BOUND else 1)
+    sys.exit(not kept)
 
 
 if __name__ == "__main__":

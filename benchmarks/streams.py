@@ -32,26 +32,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 import skewless.spark as sl
+from benchmarks.spark import STREAMING, Claim, judged, session
 from skewless import streams
 
 SCHEMA = "k long, v long, ts timestamp"
 ROUNDS = 3
-
-
-def session(slots: int) -> SparkSession:
-    os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    builder = SparkSession.builder.master(f"local[{slots}]").config("spark.ui.enabled", "false")
-    provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    spark = (
-        builder.config("spark.sql.shuffle.partitions", str(slots))
-        .config("spark.sql.streaming.stateStore.providerClass", provider)
-        .config("spark.driver.memory", "3g")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("OFF")
-    return spark
 
 
 def write(directory: Path, batches: Iterator[np.ndarray[Any, Any]], seconds: int = 10) -> str:
@@ -95,8 +80,7 @@ def in_turns(directory: Path, **jobs: Callable[[Path], Any]) -> dict[str, float]
     return {name: statistics.median(found) for name, found in times.items()}
 
 
-def counts(directory: Path) -> bool:
-    spark = session(4)
+def counts(spark: SparkSession, directory: Path) -> list[Claim]:
     source = write(directory / "in", (streams.zipf(200_000, 20_000, 1.0, seed=n) for n in range(12)))
 
     def ours(place: Path) -> Any:
@@ -113,11 +97,12 @@ def counts(directory: Path) -> bool:
         return query
 
     found = in_turns(directory, skewless=ours, spark=plain)
-    return verdict("counts: time of a batch of 200k rows", found["skewless"], found["spark"], most=1.25)
+    return [
+        Claim("time of a batch of 200k rows", found["skewless"] / found["spark"], at_most=1.25, besides=said(found))
+    ]
 
 
-def waits(directory: Path, wait: float = 0.002, rows: int = 16_000) -> bool:
-    spark = session(16)
+def waits(spark: SparkSession, directory: Path, wait: float = 0.002, rows: int = 16_000) -> list[Claim]:
     source = write(directory / "in", (streams.zipf(rows, 10_000, 1.5, seed=n) for n in range(4)))
 
     def partial(table: pa.Table) -> pa.Table:
@@ -152,17 +137,15 @@ def waits(directory: Path, wait: float = 0.002, rows: int = 16_000) -> bool:
         return query
 
     found = in_turns(directory, skewless=ours, spark=plain)
-    print(f"  rows a second: {rows / found['skewless']:,.0f} against {rows / found['spark']:,.0f}")
-    return verdict("waits: rows a second, Zipf 1.5", found["spark"], found["skewless"], least=4.0)
+    return [Claim("rows a second, Zipf 1.5", found["spark"] / found["skewless"], at_least=4, besides=said(found))]
 
 
 def _written(df: DataFrame, batch: int) -> None:
     df.write.format("noop").mode("overwrite").save()
 
 
-def drift(directory: Path, n: int = 16, rows: int = 100_000) -> bool:
+def drift(spark: SparkSession, directory: Path, n: int = 16, rows: int = 100_000) -> list[Claim]:
     """Hot keys that change every 10 batches; uniform and skewed in turns; the hot keys of the two alternate."""
-    spark = session(4)
     scenarios: dict[str, Callable[[int], np.ndarray[Any, Any]]] = {
         "hot keys change": lambda b: streams.zipf(rows, 10_000, 1.2, seed=b) + np.uint64(1_000_003 * (b // 10)),
         "uniform and Zipf": lambda b: streams.zipf(rows, 10_000, (0.0, 1.4)[b // 10 % 2], seed=b),
@@ -172,7 +155,7 @@ def drift(directory: Path, n: int = 16, rows: int = 100_000) -> bool:
             else streams.zipf(rows, 10_000, 1.2, seed=b)
         ),
     }
-    fine = True
+    claims = []
     for name, batch in scenarios.items():
         place = directory / name.replace(" ", "-")
         source = write(place / "in", (batch(b) for b in range(30)))
@@ -182,12 +165,11 @@ def drift(directory: Path, n: int = 16, rows: int = 100_000) -> bool:
         ratios = [record["imbalance_ratio"] for record in query.recent()]
         settled = [ratio for b, ratio in enumerate(ratios) if b % 10 >= 2]
         print(f"  {name}: " + " ".join(f"{ratio:.2f}" for ratio in ratios))
-        fine &= verdict(f"drift: {name}, 2 batches after a change", max(settled), 1.0, most=1.2)
-    return fine
+        claims.append(Claim(f"{name}: imbalance two batches after a change", max(settled), at_most=1.2))
+    return claims
 
 
-def planning(directory: Path) -> bool:
-    spark = session(4)
+def planning(spark: SparkSession, directory: Path) -> list[Claim]:
     source = write(directory / "in", (streams.zipf(1_000_000, 100_000, 1.0, seed=n) for n in range(4)), seconds=60)
     stream = sl.stream(read(spark, source), "k", time="ts", partitioner="level", n_workers=64)
     query = (
@@ -198,13 +180,12 @@ def planning(directory: Path) -> bool:
     plan = statistics.median(entry["planning"] for entry in seconds)
     total = statistics.median(entry["total"] for entry in seconds)
     waited = statistics.median(entry["plan"] for entry in seconds)
-    print(f"  planning takes {plan:.3f} s; a batch takes {total:.2f} s, and waits {waited:.3f} s for its plan")
-    return verdict("planning: share of the batch, 1M rows, 100k keys", plan, total, most=0.05)
+    besides = f"{plan:.3f} s of {total:.2f} s; the batch waits {waited:.3f} s for its plan"
+    return [Claim("share of a batch of 1M rows and 100k keys", plan / total, at_most=0.05, besides=besides)]
 
 
-def sources(directory: Path) -> bool:
+def sources(spark: SparkSession, directory: Path) -> list[Claim]:
     """Time of a batch and imbalance by each choice of statistics: the default should be the fastest."""
-    spark = session(4)
     source = write(directory / "in", (streams.zipf(200_000, 20_000, 1.2, seed=n) for n in range(8)))
     ratios: dict[str, list[float]] = {}
 
@@ -222,13 +203,14 @@ def sources(directory: Path) -> bool:
         return run
 
     found = in_turns(directory, last=by("last"), present=by("present"), sample=by(0.1))
-    print("  imbalance: " + ", ".join(f"{name} {statistics.median(ratio):.3f}" for name, ratio in ratios.items()))
-    fine = verdict("sources: last against present", found["last"], found["present"], most=1.0)
-    return fine & verdict("sources: last against a tenth", found["last"], found["sample"], most=1.0)
+    even = "imbalance " + ", ".join(f"{name} {statistics.median(ratio):.3f}" for name, ratio in ratios.items())
+    return [
+        Claim("last against present", found["last"] / found["present"], at_most=1, besides=said(found)),
+        Claim("last against a tenth", found["last"] / found["sample"], at_most=1, besides=even),
+    ]
 
 
-def soak(directory: Path) -> bool:
-    spark = session(2)
+def soak(spark: SparkSession, directory: Path) -> list[Claim]:
     batches = int(os.environ.get("SOAK", "300"))
     source = write(directory / "in", (streams.zipf(50, 30, 1.0, seed=n) for n in range(batches)))
     stream = sl.stream(read(spark, source), "k", time="ts", partitioner="level", n_workers=2)
@@ -243,31 +225,39 @@ def soak(directory: Path) -> bool:
     quarter = len(totals) // 4
     early, late = statistics.median(totals[quarter : 2 * quarter]), statistics.median(totals[-quarter:])
     half = len(files) // 2
-    fine = verdict(f"soak: time of a batch, last quarter of {batches} against the second", late, early, most=1.25)
-    fine &= verdict(
-        "soak: files in the checkpoint, at the end against half-way", max(files[half:]), max(files[:half]), most=1.2
-    )
-    return fine & verdict("soak: memory of the driver's Python in MB", max(memory), memory[half], most=1.1)
+    first, second = max(files[:half]), max(files[half:])
+    at_end, at_half = max(memory), memory[half]
+    return [
+        Claim(f"time of a batch, last quarter of {batches} against the second", late / early, at_most=1.25),
+        Claim("files, second half against the first", second / first, at_most=1.2, besides=f"{second} files"),
+        Claim("Python memory, end against half-way", at_end / at_half, at_most=1.1, besides=f"{at_end:.0f} MB"),
+    ]
 
 
-def verdict(what: str, ours: float, theirs: float, *, most: float | None = None, least: float | None = None) -> bool:
-    ratio = ours / theirs
-    fine = ratio <= most if most is not None else ratio >= (least or 0)
-    bound = f"at most {most}" if most is not None else f"at least {least}"
-    print(f"{'ok  ' if fine else 'FAIL'} {what}: {ours:.3g} / {theirs:.3g} = {ratio:.2f} ({bound})", flush=True)
-    return fine
+def said(seconds: dict[str, float]) -> str:
+    return ", ".join(f"{name} {spent:.2f} s" for name, spent in seconds.items())
+
+
+# what is measured, its task slots, and how
+KNOWN: dict[str, tuple[int, Callable[[SparkSession, Path], list[Claim]]]] = {
+    "counts": (4, counts),
+    "waits": (16, waits),
+    "drift": (4, drift),
+    "sources": (4, sources),
+    "planning": (4, planning),
+    "soak": (2, soak),
+}
 
 
 def main() -> None:
-    known = {"counts": counts, "waits": waits, "drift": drift, "sources": sources, "planning": planning, "soak": soak}
-    fine = True
-    for name in sys.argv[1:] or known:
-        directory = Path(tempfile.mkdtemp(prefix=f"skewless-{name}-"))
-        try:
-            fine &= known[name](directory)
-        finally:
-            shutil.rmtree(directory, ignore_errors=True)
-    sys.exit(not fine)
+    kept = True
+    for name in sys.argv[1:] or KNOWN:
+        slots, measured = KNOWN[name]
+        spark = session(slots, STREAMING)
+        with tempfile.TemporaryDirectory(prefix=f"skewless-{name}-", ignore_cleanup_errors=True) as directory:
+            kept &= judged(f"{name}, {slots} task slots", measured(spark, Path(directory)))
+        spark.stop()
+    sys.exit(not kept)
 
 
 if __name__ == "__main__":

@@ -78,6 +78,15 @@ class TestLevel:
         assert max(deviations) <= 5
         assert sorted(deviations)[-2] <= 4
 
+    def test_its_table_is_level_from_the_second_batch_on(self, exponent: float, n_workers: int) -> None:
+        batches = np.split(streams.zipf(3_000_000, 100_000, exponent, seed=3), 12)
+        p = Level(n_workers)
+        for number, (keys, following) in enumerate(pairwise(batches)):
+            planned(p, keys)
+            if number >= 1:
+                load = np.bincount(p.table().route(following), minlength=n_workers)
+                assert imbalance_ratio(load) <= 1 + 4 * (n_workers / keys.size) ** 0.5
+
     def test_whole_keys_are_packed_as_well_as_by_longest_processing_time(self, exponent: float, n_workers: int) -> None:
         keys = streams.zipf(300_000, 100_000, exponent)
         m = planned(Level(n_workers, split=False), keys)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from skewless.partitioners.prompt import Prompt
 from skewless.table import RoutingTable
 
 MARGIN = 0.1  # how much less than the one in force another must cost, to take its place
-KEEP = 0.95  # what a measured batch weighs against the next one
+KEEP = 0.97  # what a measured batch weighs against the next one
 PRIOR = 0.001  # what the costs given weigh against a measured batch
 MOST = 1e15  # tuples of an effort
 SAMPLE = 100_000  # tuples that a partitioner without plans is tried on
@@ -137,6 +137,14 @@ class Auto(Planner):
         if news and policy.memo.size:
             self.decisions.append(self._decision(policy.memo, int(former[0]) if former.size else 0))
             del self.decisions[:-DECISIONS]
+
+    def resized(self, n_workers: int) -> Self:
+        new = super().resized(n_workers)  # what it has measured, and which candidate is in force, is so for any workers
+        state = self._state
+        new._state = new._state._replace(
+            memo=state.memo.copy(), policy=new._state.policy._replace(memo=state.policy.memo.copy())
+        )
+        return new
 
     def measured(self, effort: Effort, seconds: float) -> None:
         """Learn what the parts of a batch's effort cost, from a batch that took so many seconds."""

@@ -121,7 +121,8 @@ class Planner(Partitioner[Planned, Policy]):
         new = replace(self, n_workers=n_workers)
         last = as_table(self._state.policy, self.n_workers).resized(n_workers)
         policy = as_policy(replace(last, version=last.version + 1), new._state.rule)
-        new._state = _in_force(self._state.counters, policy._replace(memo=self._state.policy.memo), self._state.memo)
+        # What was noted besides, of these workers, is nothing to others.
+        new._state = _in_force(self._state.counters, policy, new._state.memo)
         return new
 
     def grown(self, state: Planned) -> Planned:

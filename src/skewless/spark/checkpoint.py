@@ -14,6 +14,7 @@ import pyarrow.fs as pafs
 import xxhash
 
 from skewless.arrays import require
+from skewless.store.files import resolved
 
 FORMAT = 1
 KEPT = 10_000  # records of batches that are kept, at the least
@@ -163,6 +164,5 @@ class Checkpoint:
 def filesystem(directory: str) -> tuple[pafs.FileSystem, str]:
     """The filesystem of a path or URI, and the path on it."""
     require(bool(directory), "a directory has a name, or a URI")
-    known = "://" in directory or directory.startswith("file:")
-    files, path = pafs.FileSystem.from_uri(directory if known else str(Path(directory).absolute()))
+    files, path = resolved(directory)
     return files, path.rstrip("/")

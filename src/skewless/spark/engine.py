@@ -14,7 +14,6 @@ from skewless import elastic
 from skewless.arrays import require
 from skewless.histogram import Histogram
 from skewless.partitioner import Partitioner
-from skewless.partitioners.auto import Effort
 from skewless.spark.checkpoint import Checkpoint
 from skewless.spark.exact import Sourced, Sources
 from skewless.spark.learn import Cooperation, Learner, Lesson, Plan
@@ -129,7 +128,8 @@ class Engine:
         running.committed = batch
         files.record(record)
         if running.learner is not None and plan is not None:
-            running.learner.later(batch, self._lesson(found, plan, worked - planned))
+            longest = max(found.record.get("loads") or [0])
+            running.learner.later(batch, Lesson(found.histogram, found.left, longest, worked - planned))
         self._tidy(files, found.state, batch)
 
     def _running(self) -> _Running:
@@ -169,13 +169,6 @@ class Engine:
             if seen.rows:
                 plan = learner.now(batch, Lesson(seen.histogram))
         return plan
-
-    def _lesson(self, found: Found, plan: Plan, seconds: float) -> Lesson:
-        loads, table, effort = found.record.get("loads"), plan.table, None
-        if loads and isinstance(table, RoutingTable):
-            lengths = np.diff(table.starts)
-            effort = Effort(float(max(loads)), float(lengths[lengths > 1].sum()) / table.n_workers, 0.0)
-        return Lesson(found.histogram, found.left, effort, seconds)
 
     def _scaled(
         self, before: dict[str, Any] | None, found: Found, plan: Plan | None, seconds: float

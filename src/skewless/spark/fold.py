@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
-from pyspark.sql.types import ArrayType, DataType, DecimalType, IntegralType, MapType, StructField, StructType
+from pyspark.sql.types import DecimalType, IntegralType, StructType
 
 from skewless.arrays import require
 from skewless.spark.aggregate import Aggregate, ArrowAggregate, State, checked, count
 from skewless.spark.keys import column, fields_of
+from skewless.spark.schema import nullable, schema_of
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class InColumns:
 
     def schema(self, rows: DataFrame) -> StructType:
         """Of the states of such rows."""
-        return cast(StructType, _nullable(rows.agg(*self._partial()).schema))
+        return nullable(rows.agg(*self._partial()).schema)  # merging does not keep Spark sure that there is no NULL
 
     def output(self, rows: DataFrame) -> StructType:
         """Of the results of such rows."""
@@ -172,23 +173,6 @@ def fold_of(keys: Sequence[str], in_arrow: Sequence[ArrowAggregate], aggregates:
 def _distinct(keys: Sequence[str], names: Sequence[str]) -> None:
     taken = sorted(set(names) & set(keys))
     require(not taken, f"{', '.join(taken)} is a column of the key already")
-
-
-def schema_of(given: StructType | str) -> StructType:
-    schema: DataType = StructType.fromDDL(given) if isinstance(given, str) else given
-    require(isinstance(schema, StructType), f"a schema names its columns, such as 'n long', not {given!r}")
-    return cast(StructType, schema)
-
-
-def _nullable(kind: DataType) -> DataType:
-    """The same type, with NULL anywhere: merging does not keep Spark sure of its absence."""
-    if isinstance(kind, StructType):
-        return StructType([StructField(field.name, _nullable(field.dataType)) for field in kind.fields])
-    if isinstance(kind, ArrayType):
-        return ArrayType(_nullable(kind.elementType))
-    if isinstance(kind, MapType):
-        return MapType(_nullable(kind.keyType), _nullable(kind.valueType))
-    return kind
 
 
 def _name(into: str, name: str) -> str:

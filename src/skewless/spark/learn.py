@@ -19,7 +19,7 @@ from skewless.histogram import Histogram
 from skewless.moves import moves
 from skewless.partitioner import Partitioner
 from skewless.partitioners import described
-from skewless.partitioners.auto import Auto, Effort, sampled, table_for
+from skewless.partitioners.auto import Auto, sampled, table_for
 from skewless.partitioners.planner import Planner
 from skewless.spark.checkpoint import Checkpoint
 from skewless.spark.exact import Sourced, Sources, agreed
@@ -44,7 +44,7 @@ class Lesson:
 
     histogram: Histogram | None
     left: Sources | None = None  # what its sources know, where they route rows themselves
-    effort: Effort | None = None
+    longest: int = 0  # rows of the busiest worker; 0: not known
     seconds: float = 0.0  # that it took
 
 
@@ -63,6 +63,7 @@ class Learner:
         self._planned = -1  # the batch of the last plan
         self.ignorant = True  # until it has learned from a batch
         self._plan = Plan(RoutingTable.hashed(by.n_workers), "hashed: nothing is known yet")
+        self._former = RoutingTable.hashed(by.n_workers)  # before the table in force
 
     @property
     def name(self) -> str:
@@ -112,8 +113,10 @@ class Learner:
         p, old, histogram = self._by, self._table, lesson.histogram
         assert isinstance(p, Partitioner)
         assert histogram is not None
-        if isinstance(p, Auto) and lesson.effort is not None:
-            p.measured(lesson.effort, lesson.seconds)
+        if isinstance(p, Auto) and lesson.longest:
+            foreseen = p.effort(old, self._former, histogram)
+            p.measured(foreseen._replace(worker=float(lesson.longest)), lesson.seconds)
+        self._former = old
         if isinstance(p, Planner):
             p.count(histogram)
             p.adopt(p.merge([p.snapshot()]))

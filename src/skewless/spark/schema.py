@@ -13,8 +13,18 @@ from skewless.arrays import require
 
 
 def nullable(schema: StructType) -> StructType:
-    """The same fields, any of which may be NULL."""
-    return StructType([StructField(field.name, field.dataType) for field in schema.fields])
+    """The same fields, any of which may be NULL, and anything in them."""
+    return StructType([StructField(field.name, _nullable(field.dataType)) for field in schema.fields])
+
+
+def _nullable(kind: DataType) -> DataType:
+    if isinstance(kind, T.StructType):
+        return nullable(kind)
+    if isinstance(kind, T.ArrayType):
+        return T.ArrayType(_nullable(kind.elementType))
+    if isinstance(kind, T.MapType):
+        return T.MapType(_nullable(kind.keyType), _nullable(kind.valueType))
+    return kind
 
 
 def schema_of(given: StructType | str) -> StructType:

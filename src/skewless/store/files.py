@@ -229,11 +229,12 @@ def _may_hold(index: pa.Table, share: Share) -> NDArray[np.bool_]:
 
 @lru_cache(maxsize=64)
 def opened(root: str) -> Any:
-    return _resolved(root)[0]
+    return resolved(root)[0]
 
 
 @lru_cache(maxsize=64)
-def _resolved(root: str) -> tuple[Any, str]:
+def resolved(root: str) -> tuple[Any, str]:
+    """The filesystem of a path or URI, and the path on it."""
     if "://" in root or root.startswith("file:"):
         filesystem, path = fs.FileSystem.from_uri(root)
         return filesystem, path
@@ -241,12 +242,12 @@ def _resolved(root: str) -> tuple[Any, str]:
 
 
 def path_of(root: str, name: str) -> str:
-    return f"{_resolved(root)[1]}/{name}"
+    return f"{resolved(root)[1]}/{name}"
 
 
 def put(root: str, name: str, data: pa.Buffer) -> None:
     """Write a file. Its name is new, and nobody knows it before it is whole."""
-    filesystem, path = _resolved(root)
+    filesystem, path = resolved(root)
     if isinstance(filesystem, fs.LocalFileSystem):
         filesystem.create_dir(path, recursive=True)
     try:
