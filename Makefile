@@ -51,10 +51,14 @@ bench: $(READY) java ## speed and quality against peers in the same run (LONG=1:
 	@$(BIN)/python -m benchmarks.spark_regret
 	@$(BIN)/python -m benchmarks.spark_routing
 	@$(BIN)/python -m benchmarks.streams
+	@$(BIN)/python -m benchmarks.store
+	@$(BIN)/python -m benchmarks.state
+	@$(BIN)/python -m benchmarks.dr
 
-kills: $(READY) java ## kill 20 executors of batches, and a running stream 30 times; nothing may be lost or doubled (half an hour)
+kills: $(READY) java ## kill 20 executors of batches, and streams 70 times; nothing may be lost or doubled (half an hour)
 	@$(BIN)/python -m benchmarks.spark_kills
 	@$(BIN)/python -m benchmarks.stream_kills
+	@$(BIN)/python -m benchmarks.state_kills
 
 reproduce: $(READY) ## the papers' figures and tables (minutes)
 	@$(BIN)/python -m lab.pkg

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import cycle, islice
-from pathlib import Path
 from time import perf_counter, sleep
 
 import pyarrow as pa
@@ -31,6 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 import skewless.spark as sl
+from benchmarks.killing import processes
 
 ROWS, KEYS, SOURCES, WORKERS, EXECUTORS = 20_000, 30, 4, 6, 2
 DELAY = 0.01  # seconds that a group takes in Python, so that a stage lasts long enough to be hit
@@ -118,26 +118,7 @@ QUERIES: dict[str, Callable[[SparkSession], DataFrame]] = {
 
 
 def executors() -> list[int]:
-    """Processes of executors that descend from this one."""
-    parents: dict[int, int] = {}
-    found = []
-    for path in Path("/proc").iterdir():
-        if not path.name.isdigit():
-            continue
-        try:
-            status, command = (path / "status").read_text(), (path / "cmdline").read_bytes()
-        except OSError:
-            continue  # it has ended
-        parents[int(path.name)] = int(status.split("PPid:")[1].split()[0])
-        if b"CoarseGrainedExecutorBackend" in command and b"java" in command.split(b"\0")[0]:
-            found.append(int(path.name))
-    return [pid for pid in found if os.getpid() in _ancestors(pid, parents)]
-
-
-def _ancestors(pid: int, parents: dict[int, int]) -> Iterator[int]:
-    while pid in parents:
-        pid = parents[pid]
-        yield pid
+    return processes(os.getpid()).executors
 
 
 def reading(context: SparkContext, group: str) -> tuple[int, int, int] | None:

@@ -1,15 +1,23 @@
-"""A running count per key in a stream: rows per second, beside Spark's own ways on RocksDB in the same run.
+"""Keyed state in a stream on real Spark: `python -m benchmarks.state [uniform] [zipf] [sizes] [rescale] [moves]`.
 
-Three queries run side by side on files of the same rows. In every round each of them gets two files, one after the
-other, while the others rest. What counts is the time that Spark says the second one took: Spark ends Python workers
-that have been idle for a minute, and the first file starts them again.
-`python -m benchmarks.state uniform` or `zipf`.
+uniform   a running count per key: rows per second, beside Spark's own ways on RocksDB
+zipf      the same with skewed keys
+sizes     the time of a batch with 5M keys of state, against 50k: what is touched is the same
+rescale   8 workers, then 32, then 8 again while the query runs: no batch is lost, and the next one is not long
+moves     what is read when keys change their workers, against what of the state is theirs
+
+Queries run side by side on files of the same rows. In every round each of them gets two files, one after the other,
+while the others rest. What counts is the time that Spark says the second one took: Spark ends Python workers that have
+been idle for a minute, and the first file starts them again. Exit code 1 if a bound is broken.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import count
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -19,16 +27,24 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import LongType, StructField, StructType
 
 import skewless.spark as sl
 from benchmarks.spark import STREAMING, Claim, judged, ratio, session
-from skewless import streams
+from skewless import RoutingTable, streams
+from skewless.spark.checkpoint import Checkpoint
+from skewless.spark.engine import Batch
+from skewless.spark.schema import schema_of
+from skewless.spark.state import Stateful
+from skewless.store import Manifest
 
 ROWS, KEYS, WORKERS, ROUNDS = 100_000, 10_000, 8, 3
 BOUND = 10.0
+FEW, MANY, SIZES_ROUNDS = 50_000, 5_000_000, 5  # keys with a state
 OUTPUT, STATE = "k string, n long", "n long"
 
 
@@ -61,61 +77,203 @@ def discard(df: DataFrame, batch: int) -> None:
     df.write.format("noop").mode("overwrite").save()
 
 
-def started(spark: SparkSession, folder: Path) -> dict[str, Any]:
-    """The queries, by name; each reads the files of the directory of its name."""
-    queries: dict[str, Any] = {}
-    for name in ("skewless", "applyInPandasWithState", "transformWithStateInPandas"):
-        source, checkpoint = folder / name, str(folder / f"{name} checkpoint")
-        source.mkdir()
-        events = spark.readStream.schema("k string, v long").parquet(str(source))
+class Feed:
+    """A query, and the directory that it reads."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.source, self.checkpoint = folder / name, str(folder / f"{name} checkpoint")
+        self.source.mkdir()
+        self.query: Any = None
+
+    def events(self, spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema("k string, v long").parquet(str(self.source))
+
+    def count(self, spark: SparkSession, initial: DataFrame | None = None) -> sl.Query:
+        """Start our way of counting."""
+        stream = sl.stream(self.events(spark), "k", n_workers=WORKERS, partitioner="kip")
+        job = stream.applyInArrowWithState(in_arrow, OUTPUT, STATE, initialState=initial)
+        query = job.start(discard, self.checkpoint)
+        self.query = query._query
+        return query
+
+    def give(self, keys: NDArray[Any]) -> float:
+        """A file of rows with these keys; the seconds that the query took for it."""
+        rows = pa.table({"k": [f"key {key}" for key in keys.tolist()], "v": np.arange(keys.size)})
+        pq.write_table(rows, self.source / "_new")  # a name that Spark does not look at
+        (self.source / "_new").rename(self.source / f"{len(list(self.source.iterdir()))}.parquet")
+        self.query.processAllAvailable()
+        spent = [p.durationMs["triggerExecution"] for p in self.query.recentProgress if p.numInputRows]
+        print(f"{self.source.name}: {spent[-1]} ms", file=sys.stderr, flush=True)
+        return float(spent[-1] / 1000)
+
+
+def started(spark: SparkSession, folder: Path) -> dict[str, Feed]:
+    """Three ways to count, by name."""
+    feeds = {name: Feed(folder, name) for name in ("skewless", "applyInPandasWithState", "transformWithStateInPandas")}
+    for name, feed in feeds.items():
         if name == "skewless":
-            stream = sl.stream(events, "k", n_workers=WORKERS, partitioner="kip")
-            job = stream.applyInArrowWithState(in_arrow, OUTPUT, STATE)
-            queries[name] = job.start(discard, checkpoint)._query
+            feed.count(spark)
             continue
-        groups = events.groupBy("k")
+        groups = feed.events(spark).groupBy("k")
         if name == "applyInPandasWithState":
             found = groups.applyInPandasWithState(in_pandas, OUTPUT, STATE, "update", "NoTimeout")
         else:
             found = groups.transformWithStateInPandas(Count(), OUTPUT, "update", "None")
         writer = found.writeStream.format("noop").outputMode("update")
-        queries[name] = writer.option("checkpointLocation", checkpoint).start()
-    return queries
+        feed.query = writer.option("checkpointLocation", feed.checkpoint).start()
+    return feeds
 
 
-def main() -> None:
-    kind = sys.argv[1] if len(sys.argv) > 1 else "uniform"
-    spark = session(2, STREAMING | {"spark.sql.shuffle.partitions": str(WORKERS)})
-    with TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        queries = started(spark, folder)
-        speeds: dict[str, list[float]] = {name: [] for name in queries}
-        exponent = 0.0 if kind == "uniform" else 1.2
-        for number in range(ROUNDS):
-            for name, query in queries.items():
-                for part in range(2):
-                    ranks = streams.zipf(ROWS, KEYS, exponent, seed=2 * number + part)
-                    rows = pa.table({"k": [f"key {rank}" for rank in ranks.tolist()], "v": np.arange(ROWS)})
-                    pq.write_table(rows, folder / "new")
-                    (folder / "new").rename(folder / name / f"{number}-{part}.parquet")
-                    query.processAllAvailable()
-                spent = [p.durationMs["triggerExecution"] for p in query.recentProgress if p.numInputRows][-2:]
-                print(f"round {number}: {name} took {spent} ms", file=sys.stderr, flush=True)
-                speeds[name].append(1000 * ROWS / spent[1])
-        for query in queries.values():
-            query.stop()
-    title = f"{ROWS:,} rows, {KEYS:,} {kind} keys a batch, {WORKERS} workers: rows a second, median of {ROUNDS} batches"
+def speed(spark: SparkSession, folder: Path, exponent: float) -> list[Claim]:
+    feeds = started(spark, folder)
+    speeds: dict[str, list[float]] = {name: [] for name in feeds}
+    for number in range(ROUNDS):
+        for name, feed in feeds.items():
+            spent = [feed.give(streams.zipf(ROWS, KEYS, exponent, seed=2 * number + part)) for part in range(2)]
+            speeds[name].append(ROWS / spent[1])
+    for feed in feeds.values():
+        feed.query.stop()
     mine = speeds.pop("skewless")
-    claims = [
+    return [
         Claim(
-            f"skewless / {name}",
+            f"rows a second, skewless / {name}",
             ratio(mine, theirs),
             at_least=BOUND,
-            besides=f"{median(mine):,.0f} rows a second against {median(theirs):,.0f}",
+            besides=f"{median(mine):,.0f} against {median(theirs):,.0f}",
         )
         for name, theirs in speeds.items()
     ]
-    kept = judged(title, claims)
+
+
+def zeros(spark: SparkSession, n_keys: int) -> DataFrame:
+    """An initial state for so many keys."""
+    return spark.range(n_keys).select(F.format_string("key %d", "id").alias("k"), F.lit(0).cast("long").alias("n"))
+
+
+def sizes(spark: SparkSession, folder: Path) -> list[Claim]:
+    feeds = {n_keys: Feed(folder, f"{n_keys:,} keys") for n_keys in (FEW, MANY)}
+    for n_keys, feed in feeds.items():
+        feed.count(spark, zeros(spark, n_keys))
+    times: dict[int, list[float]] = {n_keys: [] for n_keys in feeds}
+    rng = np.random.default_rng(0)
+    for number in range(-1, SIZES_ROUNDS):  # the first loads all states into hot copies
+        for n_keys, feed in feeds.items():
+            spent = [feed.give(rng.choice(n_keys, KEYS, replace=False)) for _ in range(2)]
+            if number >= 0:
+                times[n_keys].append(spent[1])
+    for feed in feeds.values():
+        feed.query.stop()
+    besides = f"{median(times[MANY]):.2f} s against {median(times[FEW]):.2f} s, median of {SIZES_ROUNDS} batches"
+    what = f"{KEYS:,} keys touched: {MANY:,} with a state / {FEW:,}"
+    return [Claim(what, ratio(times[MANY], times[FEW]), at_most=2, besides=besides)]
+
+
+def rescale(spark: SparkSession, folder: Path) -> list[Claim]:
+    feed = Feed(folder, "rescaled")
+    query = feed.count(spark, zeros(spark, 20 * KEYS))
+    seeds = count()
+
+    def batches(number: int) -> list[float]:
+        return [feed.give(streams.zipf(ROWS, KEYS, 1.2, seed=next(seeds))) for _ in range(number)]
+
+    ordinary = {WORKERS: median(batches(6)[2:])}
+    query.rescale(4 * WORKERS)
+    up, *at_more = batches(5)
+    ordinary[4 * WORKERS] = median(at_more)
+    query.rescale(WORKERS)
+    down, *_ = batches(3)
+    query.stop()
+    given, records = next(seeds), query.recent()
+    n_workers = [record["workers"] for record in records]
+    assert n_workers == [WORKERS] * 6 + [4 * WORKERS] * 5 + [WORKERS] * 3, n_workers
+    rows = sl.read_state(spark, feed.checkpoint).agg(F.sum("n")).collect()[0][0]
+    besides = "ordinary ones: " + ", ".join(f"{spent:.2f} s with {n} workers" for n, spent in ordinary.items())
+    least = min(ordinary.values())
+    return [
+        Claim(f"the batch after {WORKERS} -> {4 * WORKERS} / an ordinary one", up / least, at_most=2, besides=besides),
+        Claim(f"the batch after {4 * WORKERS} -> {WORKERS} / an ordinary one", down / least, at_most=2),
+        Claim("batches lost", given - len(records), at_most=0, besides=f"of {given}"),
+        Claim("rows that no state has", given * ROWS - rows, at_most=0, besides=f"of {given * ROWS:,}"),
+    ]
+
+
+def gathered(key: tuple[Any, ...], rows: pa.Table, state: Any) -> None:
+    """Keeps all values of a key."""
+    state.update(([*(state.get[0] if state.exists else []), *rows["v"].to_pylist()],))
+
+
+class States:
+    """States in a checkpoint, and batches without rows by one table after the other: only what moves is read."""
+
+    def __init__(self, rows: DataFrame, folder: Path, table: RoutingTable) -> None:
+        output, state = schema_of("k string"), schema_of("values array<long>")
+        self.operator = Stateful(("k",), gathered, output, state, "NoTimeout", None, 0, in_pandas=False)
+        self.files, self.empty, self.number = Checkpoint(str(folder)), rows.limit(0), 0
+        self.state: dict[str, Any] | None = None
+        self._run(rows, table)
+        self._run(self.empty, table)  # hot copies have all there is now
+        assert self.read(table) == 0, "nothing moves"
+
+    def _run(self, rows: DataFrame, table: RoutingTable) -> dict[str, Any]:
+        found = self.operator.run(Batch(rows, self.number, self.state, table, self.files, False))
+        self.number, self.state = self.number + 1, found.state
+        return found.record
+
+    def read(self, table: RoutingTable) -> int:
+        """Bytes that are read for this table, after the one before."""
+        return int(self._run(self.empty, table)["state_read"])
+
+    @property
+    def bytes(self) -> int:
+        assert self.state is not None
+        return sum(segment.bytes for segment in Manifest.from_json(self.state["manifest"]).segments)
+
+
+def moves(spark: SparkSession, folder: Path) -> list[Claim]:
+    claims = []
+    plain = RoutingTable.hashed(WORKERS)
+    rows = spark.range(20 * KEYS).select(F.format_string("key %d", "id").alias("k"), F.col("id").alias("v"))
+    states = States(rows, folder / "hosts", plain)
+    for share in (0.05, 0.2):
+        hosts = plain.hosts.copy()
+        hosts[: round(share * hosts.size)] = (hosts[: round(share * hosts.size)] + 1) % WORKERS
+        found = states.read(replace(plain, hosts=hosts)) / states.bytes
+        states.read(plain)
+        what = f"{share:.0%} of the hosts move: % of the state that is read / % of the hosts"
+        moved = float((hosts != plain.hosts).mean())
+        claims.append(Claim(what, found / moved, at_most=1.1, besides=f"{found:.2%} of {states.bytes:,} bytes"))
+    small, large = 10_000, 100_000
+    rows = spark.range(small + large).select(F.expr(f"if(id < {small}, 'small', 'large')").alias("k"), "id")
+    keys = streams.as_keys(["small", "large"])
+
+    def placing(*workers: int) -> RoutingTable:
+        return plain.placing(keys, np.arange(3), np.array(workers, np.int32), np.ones(2))
+
+    states = States(rows.withColumnRenamed("id", "v"), folder / "hot", placing(0, 1))
+    read = {small: states.read(placing(2, 1)), large: states.read(placing(2, 3))}
+    found = read[large] / read[small]
+    besides = f"{read[small]:,} bytes for {small:,} values, {read[large]:,} for {large:,}"
+    claims.append(Claim(f"a hot key with {large // small} x the state moves: bytes read", found, 11, 9, besides))
+    return claims
+
+
+# what is measured, and how
+KNOWN: dict[str, Callable[[SparkSession, Path], list[Claim]]] = {
+    "uniform": partial(speed, exponent=0.0),
+    "zipf": partial(speed, exponent=1.2),
+    "sizes": sizes,
+    "rescale": rescale,
+    "moves": moves,
+}
+
+
+def main() -> None:
+    kept = True
+    spark = session(2, STREAMING | {"spark.sql.shuffle.partitions": str(WORKERS)})
+    for name in sys.argv[1:] or KNOWN:
+        with TemporaryDirectory(prefix=f"skewless-{name}-", ignore_cleanup_errors=True) as folder:
+            claims = KNOWN[name](spark, Path(folder))
+        kept &= judged(f"{name}: batches of {ROWS:,} rows and {KEYS:,} keys, {WORKERS} workers, 2 task slots", claims)
     spark.stop()
     sys.exit(not kept)
 
