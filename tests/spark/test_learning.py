@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +111,41 @@ def test_plans_are_learned_and_found_again(tmp_path: Path, name: str) -> None:
     more = Learner(files, skewless.partitioner("hash", 6, seed=1))
     assert more.plan(2, 6).reason == "6 workers instead of 4"
     for one in (learner, again, other, more):
+        one.close()
+
+
+class Dying(Checkpoint):
+    """Dies when it has written so many files."""
+
+    def __init__(self, directory: str, left: int) -> None:
+        super().__init__(directory)
+        self.left = left
+
+    def write_bytes(self, name: str, content: bytes) -> None:
+        if self.left == 0:
+            raise InterruptedError("dead")
+        self.left -= 1
+        super().write_bytes(name, content)
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_query_that_dies_while_it_is_rescaled_has_its_plan_and_what_it_knew(tmp_path: Path, left: int) -> None:
+    keys = streams.zipf(20_000, 1_000, 1.5)
+    learner = Learner(Checkpoint(str(tmp_path)), skewless.partitioner("kip", 4))
+    learner.plan(0, 4)
+    learner.later(0, Lesson(histogram_of(keys)))
+    learner.plan(1, 4)
+    dying = Learner(Dying(str(tmp_path), left), skewless.partitioner("kip", 4))
+    with suppress(InterruptedError):  # before the first file, or the second, if there is one
+        dying.plan(1, 7)
+    again = Learner(Checkpoint(str(tmp_path)), skewless.partitioner("kip", 4))
+    found = again.plan(1, 4).table
+    again.later(1, Lesson(histogram_of(keys)))
+    table = again.plan(2, 4).table
+    assert isinstance(found, RoutingTable)
+    assert isinstance(table, RoutingTable)
+    assert (table.route(keys) == found.route(keys)).mean() > 0.95, "it knows where things are"
+    for one in (learner, dying, again):
         one.close()
 
 

@@ -212,7 +212,7 @@ class _Running:
     committed: int
 
 
-_KINDS = (("commits", ".json", COMMITS), ("tables", ".json", 1), ("learned", ".npz", 1), ("sources", ".json", 1))
+_KINDS = (("commits", ".json", COMMITS), ("tables", ".json", 1), ("sources", ".json", 1))
 _RUNNING: dict[str, _Running] = {}
 
 

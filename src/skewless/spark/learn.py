@@ -51,8 +51,9 @@ class Lesson:
 class Learner:
     """Keeps a partitioner, its plans, and what it knows, in the files of a checkpoint.
 
-    The plan for batch b is tables/b.json; what the partitioner knew when it made it is learned/b.npz. A plan is written
-    before it is used, so that a replay goes by the same one. A routing table instead of a partitioner stays as it is.
+    The plan for batch b is tables/b.json, with what the partitioner knew when it made it: in one file, so that they
+    never part, whenever the query dies. A plan is written before it is used, so that a replay goes by the same one. A
+    routing table instead of a partitioner stays as it is.
     """
 
     def __init__(self, files: Checkpoint, by: Partitioner[Any, Any] | RoutingTable) -> None:
@@ -132,11 +133,18 @@ class Learner:
         return self._written(batch, Plan(table, _reason(p, table, histogram), moved, perf_counter() - began))
 
     def _written(self, batch: int, plan: Plan) -> Plan:
-        if isinstance(self._by, Partitioner):
-            self._files.write_bytes(f"learned/{batch}.npz", to_bytes(self._by.snapshot()))
-        told = {"by": self._owner(), "ignorant": self.ignorant, "reason": plan.reason, "moved": plan.moved}
         assert isinstance(plan.table, RoutingTable)
-        self._files.write(f"tables/{batch}.json", {**told, "seconds": plan.seconds, "table": plan.table.to_json()})
+        p = self._by
+        told = {
+            "by": self._owner(),
+            "ignorant": self.ignorant,
+            "reason": plan.reason,
+            "moved": plan.moved,
+            "seconds": plan.seconds,
+            "table": plan.table.to_json(),
+            "learned": b64encode(to_bytes(p.snapshot())).decode() if isinstance(p, Partitioner) else None,
+        }
+        self._files.write(f"tables/{batch}.json", told)
         return plan
 
     def _found(self, batch: int) -> Plan:
@@ -148,7 +156,7 @@ class Learner:
             table = RoutingTable.from_json(kept["table"])
             if kept["by"] == self._owner():
                 self.ignorant = bool(kept["ignorant"])
-                self._restore(number, table.n_workers)
+                self._restore(kept["learned"], table.n_workers)
                 plan = Plan(table, kept["reason"], kept["moved"], kept["seconds"])
                 return plan if number == batch else self._written(batch, plan)
             new = self._by if isinstance(self._by, RoutingTable) else RoutingTable.hashed(self._by.n_workers)
@@ -157,12 +165,11 @@ class Learner:
             return self._written(batch, Plan(self._by, "as given"))
         return self._written(batch, self._plan)
 
-    def _restore(self, number: int, n_workers: int) -> None:
+    def _restore(self, learned: str | None, n_workers: int) -> None:
         """Know again what was known when a plan was made, for as many workers as it has."""
-        data = self._files.read_bytes(f"learned/{number}.npz")
-        if isinstance(self._by, Partitioner) and data is not None:
+        if isinstance(self._by, Partitioner) and learned is not None:
             self._by = replace(self._by, n_workers=n_workers)
-            self._by.restore(from_bytes(type(self._by.snapshot()), data))
+            self._by.restore(from_bytes(type(self._by.snapshot()), b64decode(learned)))
 
     def _owner(self) -> str:
         """Tells whose plans these are; the number of workers may change without making them another's."""
