@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 CLUSTER = "local-cluster[2,1,512]"  # executors are processes of their own
 EARLY = 0.1  # the share of lives that end before there is another batch
 STARTING = 8.0  # seconds in which a job starts
-DELAY = 2.5  # seconds after a batch within which a kill comes: more than a batch takes
+DELAY = 2.5  # seconds after a batch within which a kill comes, at the most: in the next one, or the one after it
 
 
 class Processes(NamedTuple):
@@ -80,6 +80,7 @@ def disturbed(module: str, job: Sequence[str], directory: Path, kills: int, seed
     rng, done = random.Random(seed), Kills()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
     environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment["SPARK_LOCAL_DIRS"] = f"{directory}/local"  # what is killed does not clean up
     log, lives = directory / "log", list[subprocess.Popen[bytes]]()
     try:
         while True:
@@ -112,7 +113,7 @@ def _disturb(life: subprocess.Popen[bytes], rng: random.Random, done: Kills, kil
     while life.poll() is None and done.total < kills:
         # Mostly after another batch, so that it gets somewhere; sometimes while it starts.
         if dies_early or _committed(directory) > at_first:
-            sleep(rng.random() * (STARTING if dies_early else DELAY))
+            sleep(rng.random() * (STARTING if dies_early else min(DELAY, 1.5 * _pace(directory))))
             if life.poll() is None:
                 _kill(life, rng, done, directory)
             at_first, dies_early = _committed(directory), False
@@ -171,6 +172,15 @@ def _await_end(group: int, patience: float = 20) -> None:
 def _committed(directory: Path) -> int:
     """The last batch that is done."""
     return _last(directory / "checkpoint/skewless/commits", ".json")
+
+
+def _pace(directory: Path) -> float:
+    """Seconds between the last two commits."""
+    last = _committed(directory)
+    if last < 1:
+        return DELAY
+    one, two = (directory / f"checkpoint/skewless/commits/{number}.json" for number in (last - 1, last))
+    return two.stat().st_mtime - one.stat().st_mtime
 
 
 def _is_running_a_batch(directory: Path) -> bool:

@@ -19,6 +19,7 @@ from skewless.spark.checkpoint import Checkpoint
 from skewless.spark.exact import Sourced, Sources
 from skewless.spark.learn import Cooperation, Learner, Lesson
 from skewless.spark.panes import Span
+from skewless.spark.sink import claim
 from skewless.spark.stream import duration
 from skewless.spark.windows import reducing
 from skewless.table import RoutingTable
@@ -274,3 +275,15 @@ def test_a_checkpoint_belongs_to_one_query_and_one_format(tmp_path: Path) -> Non
     again = files.lock()
     assert again is not None
     again.close()
+
+
+def test_a_sink_belongs_to_one_query_even_if_that_died_while_it_claimed_it(tmp_path: Path) -> None:
+    (tmp_path / "_skewless.tmp").write_text("mi")
+    for _ in range(2):
+        claim(str(tmp_path), "mine")
+    with pytest.raises(ValueError, match="has the output of another query"):
+        claim(str(tmp_path), "yours")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    with pytest.raises(ValueError, match="is not empty"):
+        claim(str(tmp_path / "other"), "mine")

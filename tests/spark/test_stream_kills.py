@@ -12,6 +12,6 @@ pytestmark = [pytest.mark.compiled, pytest.mark.xdist_group("spark")]
 
 
 def test_a_killed_stream_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    wanted = write(tmp_path / "in", 6)
+    wanted = write(tmp_path / "in", 8)
     assert killed(tmp_path, 2, "local[2]").total == 2
     assert output(tmp_path / "out") == wanted

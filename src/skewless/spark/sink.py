@@ -9,6 +9,7 @@ from skewless.arrays import require
 from skewless.spark.checkpoint import filesystem
 
 OWNER = "_skewless"  # the name of a file; readers skip what begins with an underscore
+_TORN = f"{OWNER}.tmp"  # its name until it is whole
 
 
 def claim(directory: str, query: str) -> None:
@@ -21,10 +22,11 @@ def claim(directory: str, query: str) -> None:
             known = file.read().decode()
         require(known == query, f"{directory} has the output of another query: take an empty directory")
         return
-    found = [info.base_name for info in files.get_file_info(pafs.FileSelector(path))]
+    found = {info.base_name for info in files.get_file_info(pafs.FileSelector(path))} - {_TORN}
     require(not found, f"{directory} is not empty, and no query of this library has written to it: take an empty one")
-    with files.open_output_stream(place) as file:
+    with files.open_output_stream(f"{path}/{_TORN}") as file:
         file.write(query.encode())
+    files.move(f"{path}/{_TORN}", place)
 
 
 def emit(output: DataFrame, directory: str, batch: int) -> None:
