@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
 
+ENVIRONMENT = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
 CLUSTER = "local-cluster[2,1,512]"  # executors are processes of their own
 EARLY = 0.1  # the share of lives that end before there is another batch
 STARTING = 8.0  # seconds in which a job starts
@@ -53,6 +54,7 @@ class Kills:
 
 def session(master: str) -> SparkSession:
     """For a job that is killed: what counts are kills, not failures of tasks."""
+    os.environ |= ENVIRONMENT
     settings = {
         "spark.driver.memory": "1g",
         "spark.executor.memory": "512m",
@@ -79,8 +81,7 @@ def disturbed(module: str, job: Sequence[str], directory: Path, kills: int, seed
     """
     rng, done = random.Random(seed), Kills()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
-    environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    environment["SPARK_LOCAL_DIRS"] = f"{directory}/local"  # what is killed does not clean up
+    environment |= ENVIRONMENT | {"SPARK_LOCAL_DIRS": f"{directory}/local"}  # what is killed does not clean up
     log, lives = directory / "log", list[subprocess.Popen[bytes]]()
     try:
         while True:
