@@ -21,6 +21,7 @@ from itertools import count
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -187,14 +188,36 @@ def rescale(spark: SparkSession, folder: Path) -> list[Claim]:
     n_workers = [record["workers"] for record in records]
     assert n_workers == [WORKERS] * 6 + [4 * WORKERS] * 5 + [WORKERS] * 3, n_workers
     rows = sl.read_state(spark, feed.checkpoint).agg(F.sum("n")).collect()[0][0]
-    besides = "ordinary ones: " + ", ".join(f"{spent:.2f} s with {n} workers" for n, spent in ordinary.items())
+    few, many = sorted(ordinary)
+    alone = of_tasks(spark, folder, few, many)
+    besides = (
+        f"{up:.2f} s; ordinary ones {ordinary[few]:.2f} s with {few} workers, {ordinary[many]:.2f} s with {many}; "
+        f"Spark's own tasks alone take {alone[1] / alone[0]:.1f} x as long with {many} as with {few}"
+    )
     least = min(ordinary.values())
     return [
-        Claim(f"the batch after {WORKERS} -> {4 * WORKERS} / an ordinary one", up / least, at_most=2, besides=besides),
-        Claim(f"the batch after {4 * WORKERS} -> {WORKERS} / an ordinary one", down / least, at_most=2),
+        Claim(f"the batch after {few} -> {many} / an ordinary one", up / least, at_most=2, besides=besides),
+        Claim(f"the batch after {many} -> {few} / an ordinary one", down / least, at_most=2, besides=f"{down:.2f} s"),
         Claim("batches lost", given - len(records), at_most=0, besides=f"of {given}"),
         Claim("rows that no state has", given * ROWS - rows, at_most=0, besides=f"of {given * ROWS:,}"),
     ]
+
+
+def of_tasks(spark: SparkSession, folder: Path, *numbers: int) -> list[float]:
+    """What Spark takes for so many Python tasks that have next to nothing to do, and write that; seconds."""
+
+    def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+
+    seconds: dict[int, list[float]] = {number: [] for number in numbers}
+    for turn in range(4):
+        for number in numbers:
+            began = perf_counter()
+            rows = spark.range(0, number, 1, number).mapInArrow(same, "id long")
+            rows.write.mode("overwrite").parquet(f"{folder}/tasks")
+            if turn:
+                seconds[number].append(perf_counter() - began)
+    return [median(spent) for spent in seconds.values()]
 
 
 def gathered(key: tuple[Any, ...], rows: pa.Table, state: Any) -> None:
