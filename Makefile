@@ -55,7 +55,7 @@ bench: $(READY) java ## speed and quality against peers in the same run (LONG=1:
 	@$(BIN)/python -m benchmarks.state
 	@$(BIN)/python -m benchmarks.dr
 
-kills: $(READY) java ## kill 20 executors of batches, and streams 70 times; nothing may be lost or doubled (half an hour)
+kills: $(READY) java ## kill 20 executors of batches, and streams 70 times; nothing may be lost or doubled (long)
 	@$(BIN)/python -m benchmarks.spark_kills
 	@$(BIN)/python -m benchmarks.stream_kills
 	@$(BIN)/python -m benchmarks.state_kills
