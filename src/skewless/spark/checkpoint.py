@@ -16,7 +16,7 @@ import xxhash
 from skewless.arrays import require
 from skewless.store.files import resolved
 
-FORMAT = 1
+FORMAT = 2
 KEPT = 10_000  # records of batches that are kept, at the least
 PATIENCE = 3.0  # seconds: over Connect, the process of a query outlives it a little
 _LENGTH = 2_000  # a record is seldom longer, in bytes
