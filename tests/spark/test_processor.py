@@ -17,7 +17,7 @@ from pyspark.sql.types import DoubleType, StructField, StructType
 import skewless.spark as sl
 from skewless.spark.groupstate import Clock, GroupState
 from skewless.spark.processor import processing
-from tests.spark.test_stream import batch_of, ran, read, told, write
+from tests.spark.test_stream import BEGIN, batch_of, ran, read, told, write
 
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
 TOLD = "k string, what string, at long, said string"
@@ -83,6 +83,7 @@ def remembering() -> Any:
             end = int(latest.timestamp() * 1000)
             for delay in (0, 4_000, 4_001, 11_000):
                 self.handle.registerTimer(end + delay)
+            self.handle.registerTimer(timerValues.getCurrentWatermarkInMs())
             if len(frame) % 3 == 0:
                 self.handle.deleteTimer(end + 4_001)
                 self.handle.deleteTimer(-1)
@@ -92,7 +93,7 @@ def remembering() -> Any:
             at = expiredTimerInfo.getExpiryTimeInMs()
             yield self.row(key, f"timer {timerValues.getCurrentWatermarkInMs()}", at)
             left = sorted(self.handle.listTimers())
-            if at % 5 == 0:
+            if at > 0 and at % 5 == 0:
                 self.handle.registerTimer(at - 1_000_003)  # over already: it is for the next batch
                 self.handle.registerTimer(at)
                 self.handle.deleteTimer(left[-1])
@@ -131,8 +132,10 @@ def test_a_processor_tells_what_it_tells_on_spark_over_a_restart_and_a_rescale(
     query = job.start(str(tmp_path / "out"), str(tmp_path / "checkpoint"), available_now=True)
     query.rescale(3)
     assert query.awaitTermination(300)
-    assert [record["workers"] for record in query.recent()] == [2, 2, 3, 3]
-    assert query.recent()[-1]["late"] > 0
+    records = query.recent()
+    assert [records[0]["workers"], records[-1]["workers"]] == [2, 3]
+    assert [record["batch"] for record in records] == [0, 1, 2, 3]
+    assert records[-1]["late"] > 0
 
     def result() -> DataFrame:
         events = read(spark, source).withWatermark("ts", "5 seconds").groupBy("k")
@@ -140,7 +143,9 @@ def test_a_processor_tells_what_it_tells_on_spark_over_a_restart_and_a_rescale(
 
     found = told(spark, tmp_path / "out")
     assert found == by_spark(spark, tmp_path, "event time", result)
-    assert {what.split()[0] for _, what, _, _ in found} == {"rows", "timer"}
+    over = [at for _, what, at, _ in found if what.startswith("timer")]
+    assert len(over) > 50
+    assert 0 < min(filter(None, over)) < BEGIN.timestamp() * 1000 - 900_000 < max(over)
     kept = sl.read_state(spark, str(tmp_path / "checkpoint")).collect()
     assert kept
     assert all(row.timeout == (min(row.timers) if row.timers else None) for row in kept)
@@ -165,8 +170,8 @@ def alarmed() -> Any:
             n, _ = self.set.get() or (0, 0)
             n += sum(1 for row in rows if row.ts is not None and row.k == key[0])
             self.set.update((n, now))
-            self.handle.registerTimer(now)  # over in the next batch
-            self.handle.registerTimer(now + 10**12)
+            for delay in (0, 1, 10**12):  # over in this batch, in the next, never
+                self.handle.registerTimer(now + delay)
             said = f"{len(list(self.handle.listTimers()))} {timerValues.getCurrentWatermarkInMs()}"
             yield Row(k=key[0], what="rows", at=n, said=said)
 
@@ -259,7 +264,7 @@ def test_what_a_handle_and_its_variables_refuse() -> None:
 
     known = processing(Both(), "EventTime", pa.schema([]), True)
     assert known.state.names == ["named", "one", "timers", "timers_"]
-    state = GroupState(Clock(0, 10, "EventTimeTimeout", True, 4), None, False)
+    state = GroupState(Clock(0, 10, "EventTimeTimeout", True, 4, True), None, False)
     processor: Any = known.processor
     with known.running() as function:
         with pytest.raises(ValueError, match="while one is handled"):

@@ -107,7 +107,7 @@ class Handle(StatefulProcessorHandle):
 
     def due(self, until: int | None) -> list[int]:
         """The timers of the key at hand that are over, in order of time."""
-        return [] if until is None else sorted(at for at in self._pending() if at < until)
+        return [] if until is None else sorted(at for at in self._pending() if at <= until)
 
     def _pending(self) -> set[int]:
         require(self._timed, 'timers need timeMode="ProcessingTime" or "EventTime"; here it is "None"')

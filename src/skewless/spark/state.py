@@ -115,7 +115,8 @@ class Stateful:
         return Found(kept | schemas, output.select("out.*") if told else None, histogram, record)
 
     def clock(self, now: int, watermark: int) -> Clock:
-        return Clock(now, watermark, self.timeout, self.time is not None, len(self.state))
+        timers = isinstance(self.function, Processing)
+        return Clock(now, watermark, self.timeout, self.time is not None, len(self.state), timers)
 
     def task(
         self,

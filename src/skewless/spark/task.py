@@ -111,7 +111,7 @@ class Task:
         until = self.clock.expiring
         if until is None:
             return []
-        late = copy.expired(until - 1)
+        late = copy.expired(until)
         fresh = ~np.isin(np.array([entry.place for entry in late], np.uint64), touched)
         return [entry for entry, alone in zip(late, fresh.tolist(), strict=True) if alone]
 
