@@ -176,10 +176,9 @@ def alarmed() -> Any:
             yield Row(k=key[0], what="rows", at=n, said=said)
 
         def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
-            n, at = self.set.get()
             left = sorted(self.handle.listTimers())
-            assert left[0] == expiredTimerInfo.getExpiryTimeInMs() <= at
-            yield Row(k=key[0], what="timer", at=n, said=str(len(left)))
+            assert left[0] == expiredTimerInfo.getExpiryTimeInMs() <= timerValues.getCurrentProcessingTimeInMs()
+            yield Row(k=key[0], what="timer", at=self.set.get()[0], said=str(len(left)))
 
     return Alarmed()
 
