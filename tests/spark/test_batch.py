@@ -6,6 +6,7 @@ import datetime as dt
 import re
 import sys
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from skewless import RoutingTable, streams
 from skewless.kernels.hash import spark_hashes
 from skewless.spark.batch import routed
 from skewless.spark.keys import hashed
-from skewless.spark.profile import PORTION, explained, portion
+from skewless.spark.profile import ENOUGH, explained, portion, reads
 from skewless.spark.route import perfect, worker
 
 # In one process, whatever the number of those: a Spark takes long to start.
@@ -288,19 +289,54 @@ def test_a_sample_tells_nearly_the_same(spark: SparkSession) -> None:
 
 
 def test_verbs_measure_a_portion_of_much_data(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert portion(spark.range(10**9).select("id", F.rand())) == pytest.approx(PORTION / 8e9, rel=0.1)
-    assert portion(spark.range(1000).join(spark.range(10**9), "id")) == pytest.approx(PORTION / 8e9, rel=0.1)
+    assert portion(spark.range(10**9).select("id", F.rand())) == pytest.approx(ENOUGH / 1e9, rel=0.1)
+    assert portion(spark.range(1000).join(spark.range(10**9), "id")) == pytest.approx(ENOUGH / 1e9, rel=0.1)
     assert portion(skewed(spark)) == 1
     df = spark.range(0, 100_000, 1, 2).select((F.col("id") % 40).alias("k"), "id")
     module = sys.modules["skewless.spark.profile"]  # the package has a function of that name
-    monkeypatch.setattr(module, "PORTION", 80_000)
-    monkeypatch.setattr(module, "ENOUGH", 5_000)
+    monkeypatch.setattr(module, "ENOUGH", 10_000)
     found = sl.profile(df, "k", sample=None)
     assert found.sample == pytest.approx(0.1, rel=0.01)
     assert "10.00% of all" in sl.explain(df, "k", n_workers=4).profile
     assert rows(sl.repartition(df, "k", n_workers=4).groupBy("k").count()) == rows(df.groupBy("k").count())
-    few = df.where(F.col("id") < 5000)  # a tenth of it would not be enough to plan by
+    few = df.where(F.col("id") < 5000)  # fewer than seem to be read: a tenth of them would not be enough to plan by
     assert sl.profile(few, "k", sample=None).sample == 1
+
+
+def test_what_is_read_is_known_before_it_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    df = spark.range(0, 100_000, 1, 2).select("id", F.concat(F.lit("key "), F.col("id") % 40).alias("k"))
+    assert reads(df) == pytest.approx((800_000, 100_000), rel=0.01)
+    df.write.parquet(f"{tmp_path}/rows")
+    there = spark.read.parquet(f"{tmp_path}/rows")
+    size = sum(place.stat().st_size for place in (tmp_path / "rows").glob("*.parquet"))
+    assert reads(there.where("k = 'key 1'")).bytes == pytest.approx(size, rel=0.1)
+    assert 1e4 < reads(there).rows < 1e6  # not known to Spark, but likely
+    cached = there.cache()
+    try:
+        cached.count()
+        assert reads(cached.groupBy("k").count()).rows == pytest.approx(100_000, rel=0.01)
+        assert reads(cached).bytes > 100_000
+        assert reads(cached.join(df, "id")).rows == pytest.approx(200_000, rel=0.01)
+    finally:
+        cached.unpersist()
+
+
+def test_little_data_is_left_to_spark_unless_workers_are_asked_for(spark: SparkSession) -> None:
+    df = skewed(spark)
+    assert reads(df).bytes < 2**20
+    plain, asked = sl.group_by(df, "k"), sl.group_by(df, "k", n_workers=4)
+
+    def first(rows: pa.Table) -> pa.Table:
+        return rows.slice(0, 1)
+
+    def both(left: pa.Table, right: pa.Table) -> pa.Table:
+        return left.slice(0, right.num_rows)
+
+    for groups, is_ours in ((plain, False), (asked, True)):
+        for found in (groups.applyInArrow(first, df.schema), groups.cogroup(groups).applyInArrow(both, df.schema)):
+            assert ("xxhash64" in explained(found)) == is_ours
+        moved = sl.repartition(df, "k", n_workers=groups.n_workers)
+        assert ("xxhash64" in explained(moved)) == is_ours
 
 
 def test_rows_are_profiled_by_a_job_that_reads_them_anyway(spark: SparkSession) -> None:

@@ -16,7 +16,7 @@ from skewless.partitioners.auto import table_for
 from skewless.spark import exact
 from skewless.spark.exact import Exact, Sourced
 from skewless.spark.keys import column, fields_of, hashed, unused
-from skewless.spark.profile import bytes_read, profile
+from skewless.spark.profile import profiles, reads
 from skewless.spark.route import worker
 from skewless.table import RoutingTable
 
@@ -62,7 +62,7 @@ def placed(
             require(meet, f"{p.name} places keys in the order of its rows: those of two sides would not meet")
             checksums(df)
             return Sourced(p, exact.learned(p, *frames), alone)
-        found = [profile(rows, *names, sample=sample) for rows, names in frames]
+        found = profiles(frames, sample)
         histogram = found[0].histogram if beside is None else found[0].histogram + found[1].histogram
         by = table_for(p, histogram, RoutingTable.hashed(p.n_workers))
         _log.info("%s planned %d hot keys for %d workers: %s", p.name, by.keys.size, by.n_workers, found[0].cost())
@@ -79,17 +79,18 @@ def needed(
     *,
     sample: float | None = None,
     split: bool = False,
+    beside: tuple[DataFrame, tuple[str, ...]] | None = None,
 ) -> RoutingTable | Sourced | None:
-    """As `placed`, for what Spark does itself: None is to leave it to Spark.
+    """As `placed`, but None where it is best left to Spark.
 
-    That is so if nobody asks for anything else, and there is so little data that Spark would have one task do it all,
-    or hashing spreads it well. Python functions are another matter: little data may be much work.
+    That is so if nobody asks for workers or a partitioner, and there is so little data that Spark would have one task
+    do it all, or hashing spreads it well.
     """
     is_free = partitioner == "auto" and n_workers is None
-    if is_free and bytes_read(df) < TINY:
+    if is_free and reads(df).bytes + (reads(beside[0]).bytes if beside else 0) < TINY:
         fields_of(df, keys)
         return None
-    by = placed(df, keys, partitioner, n_workers, sample=sample, split=split)
+    by = placed(df, keys, partitioner, n_workers, sample=sample, split=split, beside=beside)
     if is_free and isinstance(by, RoutingTable) and by.keys.size == 0:
         return None if np.array_equal(by.hosts, RoutingTable.hashed(by.n_workers).hosts) else by
     return by
@@ -137,19 +138,22 @@ def repartition(
 ) -> DataFrame:
     """The same rows in n_workers partitions, each key whole in one of them, and all about the same size.
 
+    n_workers: by default the session's shuffle partitions; then less than 1 MiB is left to Spark, which merges them.
     partitioner: a name, an instance, a RoutingTable or an Exact; by default what costs least.
     sample: the share of rows to look at first, to plan by; by default all of little data, a small portion of much.
     into: the name of a column for the number of the partition; by default there is none.
     """
     require(into is None or into not in df.columns, f"there is a column {into!r} already")
-    by = placed(df, keys, partitioner, n_workers, sample=sample)
-    if into is None and isinstance(by, RoutingTable):
+    if into is not None:
+        return routed(df, keys, placed(df, keys, partitioner, n_workers, sample=sample), into)
+    by = needed(df, keys, partitioner, n_workers, sample=sample)
+    if by is None:
+        return df.repartition(*map(column, keys))
+    if isinstance(by, RoutingTable):
         # The expression itself, not a column of it: rows stay as narrow as they are.
         return df.repartitionById(by.n_workers, worker(by, hashed(df, keys)))
-    if into is None:
-        (name,) = unused(df, WORKER)
-        return routed(df, keys, by, name).drop(name)
-    return routed(df, keys, by, into)
+    (name,) = unused(df, WORKER)
+    return routed(df, keys, by, name).drop(name)
 
 
 def routed(df: DataFrame, keys: tuple[str, ...], by: RoutingTable | Sourced, into: str) -> DataFrame:
@@ -191,15 +195,3 @@ def over(
     if order_by is not None:
         window = window.orderBy(*(order_by if isinstance(order_by, list) else [order_by]))
     return rows.select("*", *(function.over(window).alias(into) for into, function in columns.items())).drop(name)
-
-
-def whole_keys(
-    df: DataFrame,
-    keys: tuple[str, ...],
-    partitioner: Placing | Exact,
-    n_workers: int | None,
-    sample: float | None,
-) -> tuple[DataFrame, str]:
-    """The rows on their workers, every key whole, and the name of the column that says where."""
-    (name,) = unused(df, WORKER)
-    return repartition(df, *keys, n_workers=n_workers, partitioner=partitioner, sample=sample, into=name), name

@@ -12,10 +12,11 @@ from pyspark.sql.types import StructType
 
 from skewless.arrays import require
 from skewless.spark.aggregate import Aggregate, ArrowAggregate
-from skewless.spark.batch import WORKER, Placing, needed, placed, routed, whole_keys
-from skewless.spark.exact import Exact
+from skewless.spark.batch import WORKER, Placing, needed, routed
+from skewless.spark.exact import Exact, Sourced
 from skewless.spark.fold import fold_of
 from skewless.spark.keys import column, fields_of, unused
+from skewless.table import RoutingTable
 
 
 @dataclass(frozen=True)
@@ -30,15 +31,15 @@ class Grouped:
 
     def applyInPandas(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:  # noqa: N802
         """func gets all rows of a key as a pandas frame, or (key, rows), once for each key."""
-        rows, name = whole_keys(self.df, self.keys, self.partitioner, self.n_workers, self.sample)
-        call = _keyed(func, lambda rows: rows.drop(columns=name))
-        return rows.groupBy(column(name), *self._by_key()).applyInPandas(call, schema)
+        rows, name = self._whole()
+        call = func if name is None else _keyed(func, _frames_without(name))
+        return rows.groupBy(*self._by_key(name)).applyInPandas(call, schema)
 
     def applyInArrow(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:  # noqa: N802
         """func gets all rows of a key as an Arrow table, or (key, rows), once for each key."""
-        rows, name = whole_keys(self.df, self.keys, self.partitioner, self.n_workers, self.sample)
-        call = _keyed(func, lambda rows: rows.drop_columns([name]))
-        return rows.groupBy(column(name), *self._by_key()).applyInArrow(call, schema)
+        rows, name = self._whole()
+        call = func if name is None else _keyed(func, _tables_without(name))
+        return rows.groupBy(*self._by_key(name)).applyInArrow(call, schema)
 
     def cogroup(self, other: Grouped) -> Cogrouped:
         """Rows of two DataFrames by the same key, side by side."""
@@ -55,8 +56,7 @@ class Grouped:
         fold = fold_of(self.keys, in_arrow, aggregates)
         if not fold.grows:
             return fold.direct(self.df, self.keys)
-        plan = placed if in_arrow else needed
-        by = plan(self.df, self.keys, self.partitioner, self.n_workers, sample=self.sample, split=True)
+        by = needed(self.df, self.keys, self.partitioner, self.n_workers, sample=self.sample, split=True)
         if by is None:
             return fold.direct(self.df, self.keys)
         (name,) = unused(self.df, WORKER)
@@ -65,8 +65,18 @@ class Grouped:
             return fold.direct(rows, [*self.keys, name], [name]).drop(name)
         return fold.concluded(fold.partial(rows, [*self.keys, name], [name]), self.keys, fold.schema(self.df))
 
-    def _by_key(self) -> list[Column]:
-        return [column(key) for key in self.keys]
+    def _whole(self) -> tuple[DataFrame, str | None]:
+        """The rows on their workers, every key whole, and the name of the column that says where, if there is one."""
+        return self._routed(needed(self.df, self.keys, self.partitioner, self.n_workers, sample=self.sample))
+
+    def _routed(self, by: RoutingTable | Sourced | None) -> tuple[DataFrame, str | None]:
+        if by is None:
+            return self.df, None
+        (name,) = unused(self.df, WORKER)
+        return routed(self.df, self.keys, by, name), name
+
+    def _by_key(self, name: str | None) -> list[Column]:
+        return [column(each) for each in (name, *self.keys) if each is not None]
 
 
 @dataclass(frozen=True)
@@ -78,27 +88,26 @@ class Cogrouped:
 
     def applyInPandas(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:  # noqa: N802
         """func gets all rows of a key from both sides as pandas frames, or (key, left, right)."""
-        left, right, names = self._routed()
-        drops = [lambda rows, name=name: rows.drop(columns=name) for name in names]
-        return left.cogroup(right).applyInPandas(_keyed_pair(func, *drops), schema)
+        groups, names = self._routed()
+        call = _keyed_pair(func, *map(_frames_without, names)) if names else func
+        return groups[0].cogroup(groups[1]).applyInPandas(call, schema)
 
     def applyInArrow(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:  # noqa: N802
         """func gets all rows of a key from both sides as Arrow tables, or (key, left, right)."""
-        left, right, names = self._routed()
-        drops = [lambda rows, name=name: rows.drop_columns([name]) for name in names]
-        return left.cogroup(right).applyInArrow(_keyed_pair(func, *drops), schema)
+        groups, names = self._routed()
+        call = _keyed_pair(func, *map(_tables_without, names)) if names else func
+        return groups[0].cogroup(groups[1]).applyInArrow(call, schema)
 
-    def _routed(self) -> tuple[GroupedData, GroupedData, list[str]]:
-        first = self.left
-        beside = (self.right.df, self.right.keys)
-        by = placed(first.df, first.keys, first.partitioner, first.n_workers, sample=first.sample, beside=beside)
+    def _routed(self) -> tuple[list[GroupedData], list[str]]:
+        """The groups of both sides, and the names of our columns in them, if there are any."""
+        first, beside = self.left, (self.right.df, self.right.keys)
+        by = needed(first.df, first.keys, first.partitioner, first.n_workers, sample=first.sample, beside=beside)
         groups, names = [], []
         for side in (self.left, self.right):
-            (name,) = unused(side.df, WORKER)
-            rows = routed(side.df, side.keys, by, name)
-            groups.append(rows.groupBy(column(name), *(column(key) for key in side.keys)))
-            names.append(name)
-        return groups[0], groups[1], names
+            rows, name = side._routed(by)
+            groups.append(rows.groupBy(*side._by_key(name)))
+            names += [name] if name else []
+        return groups, names
 
 
 def group_by(
@@ -111,7 +120,8 @@ def group_by(
     """Rows by key, on balanced workers.
 
     keys: columns, of any types that Spark groups by.
-    n_workers: how many partitions; by default the session's shuffle partitions.
+    n_workers: how many partitions; by default the session's shuffle partitions. Then less than 1 MiB is left to Spark,
+        which takes one task for that: say how many if each row is much work.
     partitioner: a name, an instance, a RoutingTable or an Exact; by default what costs least.
     sample: the share of rows to look at first, to plan by; by default all of little data, a small portion of much.
     """
@@ -121,6 +131,21 @@ def group_by(
 
 # What follows makes functions that run in Python workers. Spark pickles those inside others by value, so that they need
 # pyarrow there, but not this library.
+
+
+def _frames_without(name: str) -> Callable[[Any], Any]:
+    def without(frame: Any) -> Any:
+        del frame[name]  # it is ours alone; a copy without the column takes ten times as long
+        return frame
+
+    return without
+
+
+def _tables_without(name: str) -> Callable[[Any], Any]:
+    def without(table: Any) -> Any:
+        return table.drop_columns([name])
+
+    return without
 
 
 def _keyed(func: Callable[..., Any], without: Callable[[Any], Any]) -> Callable[[tuple[Any, ...], Any], Any]:

@@ -13,7 +13,7 @@ from skewless.histogram import Histogram
 from skewless.spark.batch import WORKER, checksums, parallelism
 from skewless.spark.grids import KEEPS, Counted, Grids, gridded
 from skewless.spark.keys import any_null, column, fields_of, hashed, unused
-from skewless.spark.profile import explained, profile
+from skewless.spark.profile import explained, profiles
 from skewless.spark.route import constant, element, perfect, slot_of, worker
 
 How = Literal["inner", "left", "right", "full", "semi", "anti"]
@@ -51,7 +51,8 @@ def join(
     plain = left.join(right, list(names), kind)
     if "Broadcast" in explained(plain):
         return plain
-    grids = gridded(_counted(left, names), _counted(right, names), kind, workers)
+    counted = _counted((left, right), names)
+    grids = gridded(counted[0], counted[1], kind, workers)
     if grids is None:
         return plain
     if any(grids.copies):
@@ -78,13 +79,15 @@ def join(
     return joined.where(seen).drop(*ghosts)
 
 
-def _counted(side: DataFrame, names: tuple[str, ...]) -> Counted:
-    """How often the keys of a side occur, those with a NULL apart: they match nothing."""
-    key = F.when(~any_null(names), F.struct(*map(column, names)))
-    found = profile(side.select(key.alias("key")), "key", sample=None)
-    matching = found.histogram.keys != OF_NULL
-    keys, counts = found.histogram.keys[matching], found.histogram.counts[matching]
-    return Counted(Histogram(keys, counts, found.histogram.rest), float(found.nulls))
+def _counted(sides: tuple[DataFrame, DataFrame], names: tuple[str, ...]) -> list[Counted]:
+    """How often the keys of both sides occur, those with a NULL apart: they match nothing."""
+    key = F.when(~any_null(names), F.struct(*map(column, names))).alias("key")
+    counted = []
+    for found in profiles([(side.select(key), ("key",)) for side in sides], None):
+        matching = found.histogram.keys != OF_NULL
+        keys, counts = found.histogram.keys[matching], found.histogram.counts[matching]
+        counted.append(Counted(Histogram(keys, counts, found.histogram.rest), float(found.nulls)))
+    return counted
 
 
 def _is_hot(side: DataFrame, names: tuple[str, ...], grids: Grids) -> Column:
