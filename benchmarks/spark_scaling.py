@@ -58,8 +58,8 @@ def measured(spark: SparkSession, point: Point) -> dict[str, float]:
     work = waiting(point.cost)
     ways: dict[str, Callable[[int], Any]] = {
         "plain": lambda _: df.groupBy("k").applyInArrow(work, SCHEMA).toPandas(),
-        "whole": lambda _: sl.group_by(df, "k").applyInArrow(work, SCHEMA).toPandas(),
-        "split": lambda _: sl.group_by(df, "k").agg(aggregate(point.cost)).toPandas(),
+        "whole": lambda _: sl.group_by(df, "k", n_workers=point.workers).applyInArrow(work, SCHEMA).toPandas(),
+        "split": lambda _: sl.group_by(df, "k", n_workers=point.workers).agg(aggregate(point.cost)).toPandas(),
     }
     found = race(ways, ROUNDS, warm=0)
     df.unpersist()

@@ -102,7 +102,7 @@ def counts(spark: SparkSession, directory: Path) -> list[Claim]:
     ]
 
 
-def waits(spark: SparkSession, directory: Path, wait: float = 0.002, rows: int = 16_000) -> list[Claim]:
+def waits(spark: SparkSession, directory: Path, wait: float = 0.005, rows: int = 16_000) -> list[Claim]:
     source = write(directory / "in", (streams.zipf(rows, 10_000, 1.5, seed=n) for n in range(4)))
 
     def partial(table: pa.Table) -> pa.Table:
@@ -219,7 +219,7 @@ def soak(spark: SparkSession, directory: Path) -> list[Claim]:
     files, memory = [], []
     while query.isActive:
         query.awaitTermination(5)
-        files.append(sum(1 for place in Path(f"{directory}/c/skewless").rglob("*") if place.is_file()))
+        files.append(sum(len(names) for _, _, names in os.walk(f"{directory}/c/skewless")))
         memory.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
     totals = [record["seconds"]["total"] for record in query.recent(batches)]
     quarter = len(totals) // 4

@@ -335,6 +335,7 @@ def test_little_data_is_left_to_spark_unless_workers_are_asked_for(spark: SparkS
     for groups, is_ours in ((plain, False), (asked, True)):
         for found in (groups.applyInArrow(first, df.schema), groups.cogroup(groups).applyInArrow(both, df.schema)):
             assert ("xxhash64" in explained(found)) == is_ours
+        assert ("say n_workers" in str(sl.explain(df, "k", n_workers=groups.n_workers))) != is_ours
         moved = sl.repartition(df, "k", n_workers=groups.n_workers)
         assert ("xxhash64" in explained(moved)) == is_ours
 

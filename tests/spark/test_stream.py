@@ -318,3 +318,33 @@ def test_two_queries_on_one_checkpoint(spark: SparkSession, tmp_path: Path) -> N
     finally:
         query.stop()
     job.start(str(tmp_path / "out"), str(tmp_path / "checkpoint"), available_now=True).awaitTermination(100)
+
+
+def test_what_cannot_be_read_or_written_is_named_and_nothing_is_lost(spark: SparkSession, tmp_path: Path) -> None:
+    source, out, checkpoint = tmp_path / "in", tmp_path / "out", tmp_path / "checkpoint"
+    job = (
+        sl.stream(read(spark, write(source, BATCHES[:2])), "k", time="ts", partitioner="level", n_workers=3)
+        .window("20 seconds", "10 seconds")
+        .agg(n=sl.count(), all=sl.collect_list("v"))
+    )
+    ran(job, str(out), checkpoint)
+    write(source, BATCHES[2:4])
+    panes = checkpoint / "skewless/panes"
+    part = next(place for place in sorted(panes.glob("*/*.parquet"))[::-1] if place.stat().st_size)
+    whole = part.read_bytes()
+    part.write_bytes(whole[: len(whole) // 2])
+    checksum = part.with_name(f".{part.name}.crc")
+    checksum.unlink(missing_ok=True)  # else it is Hadoop that finds out
+    with pytest.raises(Exception, match=re.escape(part.name)):
+        ran(job, str(out), checkpoint)
+    part.write_bytes(whole)
+    kept = out.rename(tmp_path / "kept")
+    out.write_text("no directory")
+    with pytest.raises(Exception, match=re.escape(str(out))):
+        ran(job, str(out), checkpoint)
+    out.unlink()
+    kept.rename(out)
+    ran(job, str(out), checkpoint)
+    found = Counter((window, key, n, tuple(sorted(values))) for window, key, n, values in told(spark, out).elements())
+    by_key = expected(spark, BATCHES[:4], 20, 10, n=F.count("*"), all=F.sort_array(F.collect_list("v")))
+    assert found == by_key

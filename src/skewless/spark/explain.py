@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame
 
 from skewless.arrays import require, whole
 from skewless.partitioners.auto import Auto
-from skewless.spark.batch import BATCH_COSTS, parallelism
-from skewless.spark.profile import profile
+from skewless.spark.batch import BATCH_COSTS, TINY, parallelism
+from skewless.spark.profile import profile, reads
 from skewless.table import RoutingTable
 
 Operator = Literal["repartition", "applyInPandas", "applyInArrow", "cogroup", "over", "agg", "ArrowAggregate"]
@@ -64,6 +64,9 @@ def explain(
     p = Auto(workers, split=operator in SPLITTING, costs=BATCH_COSTS)
     table, decision = p.decided(found.histogram, hashed)
     chosen, reason = decision.chosen, decision.reason
+    if n_workers is None and reads(df).bytes < TINY:
+        chosen, table = "hash", hashed
+        reason = "Spark has one task do so little data; if its rows are much work, say n_workers"
     if operator == "agg":
         chosen, table = "hash", hashed
         reason = "Spark combines aggregates before it sends rows anywhere: a hot key is one row of each map task"
