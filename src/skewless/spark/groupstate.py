@@ -86,11 +86,15 @@ class Clock:
     timeout: Timeout
     timed: bool  # do rows have a time?
     width: int  # fields of a state
+    timers: bool = False  # are timeouts those of timers?
 
     def check(self, wanted: Timeout) -> None:
         require(self.timeout == wanted, f'this timeout needs timeoutConf="{wanted}"; here it is "{self.timeout}"')
 
     @property
     def expiring(self) -> int | None:
-        """Timeouts before this time are over."""
-        return {"NoTimeout": None, "ProcessingTimeTimeout": self.now, "EventTimeTimeout": self.watermark}[self.timeout]
+        """Timeouts up to this time are over. As in Spark, a timer is over at its time, and a timeout after it."""
+        if self.timeout == "NoTimeout":
+            return None
+        time = self.now if self.timeout == "ProcessingTimeTimeout" else self.watermark
+        return time if self.timers else time - 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from time import time
 from typing import Any
@@ -23,10 +23,11 @@ from skewless.spark.checkpoint import Checkpoint, filesystem
 from skewless.spark.engine import Batch, Found
 from skewless.spark.groupstate import Clock, Timeout
 from skewless.spark.keys import column, fields_of, hashed, unused
+from skewless.spark.processor import Processing
 from skewless.spark.profile import measures, observed, profiled
 from skewless.spark.route import worker
 from skewless.spark.schema import arrow_schema, nullable, rows_schema
-from skewless.spark.task import PLACE, Function, Loading, Task
+from skewless.spark.task import PLACE, Function, Lasting, Loading, Task
 from skewless.spark.windows import EARLIEST
 from skewless.store import Manifest, Receipt, Segment, Share, Store, entries, merge, sweep
 from skewless.table import RoutingTable
@@ -46,7 +47,7 @@ class Stateful:
     """A function of keys with state, as an operator of the engine. Times are microseconds, but for the user's."""
 
     keys: tuple[str, ...]
-    function: Function
+    function: Function | Lasting
     output: StructType
     state: StructType
     timeout: Timeout
@@ -63,6 +64,11 @@ class Stateful:
         key = StructType(fields_of(df, self.keys)).simpleString()
         return {"key": key, "state": self.state.simpleString(), "timeout": self.timeout, "time": str(self.time)}
 
+    @property
+    def written(self) -> StructType:
+        """What tasks write: rows of output, and of each task one with its report."""
+        return StructType([StructField("out", nullable(self.output)), StructField("report", REPORT)])
+
     def run(self, given: Batch) -> Found:
         """One batch. Each task reports what it wrote in a row of its output, which Spark commits with the others.
 
@@ -76,35 +82,24 @@ class Stateful:
         store = Store(files.place("state"), arrow_schema(key), arrow_schema(self.state))
         manifest = _merged(files, store, _manifest(state, store, files))
         watermark = state["watermark"] if state else EARLIEST
+        late = state.get("late", watermark) if state else EARLIEST
         seen, keyed = Observation(f"seen {batch}"), Observation(f"keys {batch}") if measure else None
-        routed, place = self._routed(df, table, watermark, seen, keyed)
-        n, now, timed = table.n_workers, self._now(batch, files), self.time is not None
-        task = Task(
-            self.function,
-            self.in_pandas,
-            store,
-            manifest,
-            table,
-            batch,
-            Clock(now, max(watermark // 1000, 0), self.timeout, timed, len(self.state)),
-            self.keys,
-            place,
-            rows_schema(df),
-            arrow_schema(self.output),
-            f"skewless-{manifest.name}",
-        )
-        schema = StructType([StructField("out", nullable(self.output)), StructField("report", REPORT)])
+        routed, place = self._routed(df, table, late, seen, keyed)
+        n, clock = table.n_workers, self.clock(self._now(batch, files), max(watermark // 1000, 0))
+        task = self.task(store, manifest, table, batch, clock, place, df)
         directory = f"output/{batch}"
-        routed.mapInArrow(task, schema).write.mode("overwrite").parquet(files.place(directory))
+        routed.mapInArrow(task, self.written).write.mode("overwrite").parquet(files.place(directory))
         reports = _reports(files.place(directory), n)
         facts = observed(seen)
         known = None if keyed is None else profiled(df, self.keys, observed(keyed))
         manifest = manifest.committed(store, batch, [Receipt.from_bytes(report["receipt"]) for report in reports])
         if some := manifest.due():
             _merge_later(df.sparkSession, files, store, some, table)
-        moved_on = max(watermark, facts["latest"] - self.delay) if facts.get("latest") is not None else watermark
+        moved_on = watermark
+        if facts.get("latest") is not None:
+            moved_on = max(watermark, (facts["latest"] - self.delay) // 1000 * 1000)  # Spark's has milliseconds
         told = sum(report["told"] for report in reports)
-        output = df.sparkSession.read.schema(schema).parquet(files.place(directory)).where("report is null")
+        output = df.sparkSession.read.schema(self.written).parquet(files.place(directory)).where("report is null")
         record = {
             "rows": facts.get("rows", 0),
             "late": facts.get("late", 0),
@@ -114,10 +109,40 @@ class Stateful:
             "state_read": sum(report["read"] for report in reports),
             "watermark": None if moved_on == EARLIEST else moved_on // 1000,
         }
-        kept = {"watermark": moved_on, "manifest": manifest.to_json(), "batch": batch}
+        kept = {"watermark": moved_on, "late": watermark, "manifest": manifest.to_json(), "batch": batch}
         schemas = {"key": key.jsonValue(), "state": self.state.jsonValue(), "n_workers": n}
         histogram = known.histogram if known is not None and known.rows else None
         return Found(kept | schemas, output.select("out.*") if told else None, histogram, record)
+
+    def clock(self, now: int, watermark: int) -> Clock:
+        timers = isinstance(self.function, Processing)
+        return Clock(now, watermark, self.timeout, self.time is not None, len(self.state), timers)
+
+    def task(
+        self,
+        store: Store,
+        manifest: Manifest,
+        table: RoutingTable,
+        version: int,
+        clock: Clock,
+        place: str,
+        df: DataFrame,
+    ) -> Task:
+        """The work on rows of `df`."""
+        return Task(
+            self.function,
+            self.in_pandas,
+            store,
+            manifest,
+            table,
+            version,
+            clock,
+            self.keys,
+            place,
+            rows_schema(df),
+            arrow_schema(self.output),
+            f"skewless-{manifest.name}",
+        )
 
     def forget(self, state: dict[str, Any], files: Checkpoint) -> None:
         """Delete what nothing needs after a commit."""
@@ -138,12 +163,12 @@ class Stateful:
         return int(known)
 
     def _routed(
-        self, df: DataFrame, table: RoutingTable, watermark: int, seen: Observation, keyed: Observation | None
+        self, df: DataFrame, table: RoutingTable, late: int, seen: Observation, keyed: Observation | None
     ) -> tuple[DataFrame, str]:
         """The rows on their workers, sorted by the places of their keys; and the name of the column of those."""
         Share.of(table, 0)  # refuses split keys; and what it computes goes along to the tasks, which compile nothing
         place, number, key_hash = unused(df, PLACE, WORKER, "hash")
-        rows = self._on_time(df, watermark, seen).select("*", hashed(df, self.keys).alias(key_hash))
+        rows = self._on_time(df, late, seen).select("*", hashed(df, self.keys).alias(key_hash))
         if keyed is not None:
             rows = rows.observe(keyed, *measures(key_hash, F.lit(False)))
         hash_of, n = column(key_hash), table.n_workers
@@ -154,35 +179,47 @@ class Stateful:
         routed = rows.union(each).repartitionById(n, column(number))
         return routed.sortWithinPartitions(column(place)).drop(number), place
 
-    def _on_time(self, df: DataFrame, watermark: int, seen: Observation) -> DataFrame:
-        """The rows that are not too late; `seen` tells of all of them once they have been read."""
+    def _on_time(self, df: DataFrame, until: int, seen: Observation) -> DataFrame:
+        """The rows that are not too late; `seen` tells of all of them once they have been read.
+
+        As in Structured Streaming, a row is late that is not after the watermark which the batch before had.
+        """
         at = F.lit(None).cast("bigint") if self.time is None else F.unix_micros(column(self.time))
-        drops = self.timeout == "EventTimeTimeout" and watermark != EARLIEST
-        late = F.coalesce(at <= watermark, F.lit(False)) if drops else F.lit(False)
+        drops = self.timeout == "EventTimeTimeout" and until != EARLIEST
+        late = F.coalesce(at <= until, F.lit(False)) if drops else F.lit(False)
         told = [F.count(F.lit(1)).alias("rows"), F.count_if(late).alias("late"), F.max(at).alias("latest")]
         rows = df.observe(seen, *told)
         return rows.where(~late) if drops else rows
 
 
 def load(initial: DataFrame, operator: Stateful, files: Checkpoint) -> None:
-    """Let a query begin with these states: one row a key, with the columns of the key and the fields of the state."""
+    """Let a query begin with these states: one row a key, with the columns of the key and the fields of the state.
+
+    A processor makes the states itself, from rows that have the columns of the key.
+    """
     if files.read(INITIAL) is not None or files.numbered("commits"):
         return  # it has begun with them already
-    wanted = [*operator.keys, *operator.state.names]
+    function = operator.function
+    wanted = [*operator.keys, *([] if isinstance(function, Processing) else operator.state.names)]
     lacking = [name for name in wanted if name not in initial.columns]
     require(not lacking, f"the initial state lacks {', '.join(lacking)}; it has {', '.join(initial.columns)}")
     key = StructType(fields_of(initial, operator.keys))
     store = Store(files.place("state"), arrow_schema(key), arrow_schema(operator.state))
-    table = RoutingTable.hashed(parallelism(initial))
+    table, manifest = RoutingTable.hashed(parallelism(initial)), Manifest.empty(store)
     place, number = unused(initial, PLACE, WORKER)
     hash_of = hashed(initial, operator.keys)
-    rows = initial.select(
-        *(column(name) for name in wanted), F.xxhash64(hash_of).alias(place), worker(table, hash_of).alias(number)
-    )
+    rows = initial if isinstance(function, Processing) else initial.select(*(column(name) for name in wanted))
+    rows = rows.select("*", F.xxhash64(hash_of).alias(place), worker(table, hash_of).alias(number))
     rows = rows.repartitionById(table.n_workers, column(number)).drop(number)
-    task = Loading(store, table, tuple(wanted[: len(operator.keys)]), place, FIRST)
-    receipts = [Receipt.from_bytes(bytes(row[0])) for row in rows.mapInArrow(task, "receipt binary").collect()]
-    files.write(INITIAL, Manifest.empty(store).committed(store, FIRST, receipts).to_json())
+    if isinstance(function, Processing):
+        begins = replace(operator, function=replace(function, is_initial=True))
+        task = begins.task(store, manifest, table, FIRST, begins.clock(int(time() * 1000), 0), place, initial)
+        rows = rows.sortWithinPartitions(column(place)).mapInArrow(task, operator.written)
+        rows = rows.where("report is not null").select("report.receipt")
+    else:
+        rows = rows.mapInArrow(Loading(store, table, operator.keys, place, FIRST), "receipt binary")
+    receipts = [Receipt.from_bytes(bytes(row[0])) for row in rows.collect()]
+    files.write(INITIAL, manifest.committed(store, FIRST, receipts).to_json())
 
 
 def _manifest(state: dict[str, Any] | None, store: Store, files: Checkpoint) -> Manifest:

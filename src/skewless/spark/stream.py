@@ -11,6 +11,7 @@ from typing import Any, Literal, cast, get_args
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType, TimestampType
 
 from skewless.arrays import require, whole
@@ -26,10 +27,11 @@ from skewless.spark.groupstate import Timeout
 from skewless.spark.intervals import Intervals, both_sides
 from skewless.spark.keys import fields_of
 from skewless.spark.panes import Span
+from skewless.spark.processor import TimeMode, processing
 from skewless.spark.schema import arrow_schema, schema_of
 from skewless.spark.sink import claim
 from skewless.spark.state import Stateful, load
-from skewless.spark.task import Function
+from skewless.spark.task import Function, Lasting
 from skewless.spark.windows import Windows
 from skewless.table import RoutingTable
 
@@ -109,9 +111,44 @@ class Stream:
         """The same with pandas frames: rows are one frame, where PySpark gives an iterator of frames."""
         return self._with_state(func, outputStructType, stateStructType, timeoutConf, initialState, in_pandas=True)
 
+    def transformWithStateInPandas(  # noqa: N802
+        self,
+        statefulProcessor: StatefulProcessor,  # noqa: N803
+        outputStructType: StructType | str,  # noqa: N803
+        timeMode: TimeMode = "None",  # noqa: N803
+        initialState: DataFrame | None = None,  # noqa: N803
+    ) -> Job:
+        """A processor as it is written for PySpark: variables of a key are values, lists and maps, and it has timers.
+
+        initialState: rows for `handleInitialState`, before the first batch, with the columns of the key.
+        """
+        return self._processed(statefulProcessor, outputStructType, timeMode, initialState, in_pandas=True)
+
+    def transformWithState(  # noqa: N802
+        self,
+        statefulProcessor: StatefulProcessor,  # noqa: N803
+        outputStructType: StructType | str,  # noqa: N803
+        timeMode: TimeMode = "None",  # noqa: N803
+        initialState: DataFrame | None = None,  # noqa: N803
+    ) -> Job:
+        """The same with a `Row` for each row, in and out."""
+        return self._processed(statefulProcessor, outputStructType, timeMode, initialState, in_pandas=False)
+
+    def _processed(
+        self,
+        processor: StatefulProcessor,
+        output: StructType | str,
+        mode: TimeMode,
+        initial: DataFrame | None,
+        *,
+        in_pandas: bool,
+    ) -> Job:
+        function = processing(processor, mode, arrow_schema(schema_of(output)), in_pandas)
+        return self._with_state(function, output, function.state, function.timeout, initial, in_pandas=in_pandas)
+
     def _with_state(
         self,
-        func: Function,
+        func: Function | Lasting,
         output: StructType | str,
         state: StructType | str,
         timeout: Timeout,
@@ -121,7 +158,8 @@ class Stream:
     ) -> Job:
         by_table = not isinstance(self.partitioner, Exact)
         require(by_table, "keyed state goes by routing tables: take the partitioner itself, not an Exact")
-        require(callable(func), f"applyInArrowWithState takes a function (key, rows, state), not {func!r}")
+        is_function = callable(func) or isinstance(func, Lasting)
+        require(is_function, f"applyInArrowWithState takes a function (key, rows, state), not {func!r}")
         require(timeout in get_args(Timeout), f"timeoutConf is one of {', '.join(get_args(Timeout))}, not {timeout!r}")
         timed = timeout != "EventTimeTimeout" or self.time is not None
         require(timed, 'timeouts in event time need the time of rows: sl.stream(..., time="ts")')

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import gettempdir
@@ -38,11 +40,18 @@ REPORT = pa.struct(
 _FULL = 20_000  # rows that are worked on at once, at the least
 
 
+class Lasting(ABC):
+    """A function with a beginning and an end, before the first key of a task and after its last."""
+
+    @abstractmethod
+    def running(self) -> AbstractContextManager[Function]: ...
+
+
 @dataclass(frozen=True)
 class Task:
     """The work of all tasks of a batch; each finds out which worker it is. What `mapInArrow` is given."""
 
-    function: Function
+    function: Function | Lasting
     in_pandas: bool
     store: Store
     manifest: Manifest
@@ -62,17 +71,18 @@ class Task:
         share, tally = Share.of(self.table, worker), Tally()
         changes, told, rows, keys, expired = Changes(self.store), 0, 0, 0, 0
         touched: list[Places] = []
-        with opened(local_directory(self.directory, worker), worker, self.store, self.manifest, share, tally) as copy:
+        place = local_directory(self.directory, worker)
+        with opened(place, worker, self.store, self.manifest, share, tally) as copy, self._running() as function:
             for chunk in whole_runs(batches, self.place):
                 groups = Groups.of(chunk, self.place, self.keys, self.store)
                 require(bool(share.has(groups.places).all()), f"rows came to worker {worker} that are not its own")
-                output = self._called(groups, copy, changes)
+                output = self._called(function, groups, copy, changes)
                 rows, keys, told = rows + chunk.num_rows, keys + groups.places.size, told + output.num_rows
                 touched.append(groups.places)
                 yield from self._yielded(output)
             late = self._expired(copy, np.concatenate(touched) if touched else np.empty(0, np.uint64))
             expired = len(late)
-            output = self._timed_out(late, changes)
+            output = self._timed_out(function, late, changes)
             told += output.num_rows
             yield from self._yielded(output)
             receipt = self.store.write(changes.table(), share, self.version, worker)
@@ -81,7 +91,10 @@ class Task:
         row = pa.array([dict(zip([each.name for each in REPORT], report, strict=True))], REPORT)
         yield pa.record_batch([pa.nulls(1, pa.struct(list(self.output))), row], names=["out", "report"])
 
-    def _called(self, groups: Groups, copy: HotCopy, changes: Changes) -> pa.Table:
+    def _running(self) -> AbstractContextManager[Function]:
+        return self.function.running() if isinstance(self.function, Lasting) else nullcontext(self.function)
+
+    def _called(self, function: Function, groups: Groups, copy: HotCopy, changes: Changes) -> pa.Table:
         """The function's output for these keys."""
         known = copy.get(groups.places, groups.texts)
         keys = self.store.key_codec.values(groups.texts)
@@ -89,7 +102,7 @@ class Task:
         results: list[Any] = []
         for place, key, entry, rows in zip(groups.places.tolist(), keys, known, parts, strict=True):
             state = GroupState(self.clock, None if entry is None else entry.state, False)
-            self._collect(self.function(key, rows, state), results)
+            self._collect(function(key, rows, state), results)
             changes.add(place, key, state, entry)
         return self._gathered(results)
 
@@ -98,17 +111,17 @@ class Task:
         until = self.clock.expiring
         if until is None:
             return []
-        late = copy.expired(until - 1)
+        late = copy.expired(until)
         fresh = ~np.isin(np.array([entry.place for entry in late], np.uint64), touched)
         return [entry for entry, alone in zip(late, fresh.tolist(), strict=True) if alone]
 
-    def _timed_out(self, late: Sequence[Entry], changes: Changes) -> pa.Table:
+    def _timed_out(self, function: Function, late: Sequence[Entry], changes: Changes) -> pa.Table:
         results: list[Any] = []
         nothing = self.rows.empty_table()
         empty = _frame(nothing) if self.in_pandas else nothing
         for entry in late:
             state = GroupState(self.clock, entry.state, True)
-            self._collect(self.function(entry.key, empty, state), results)
+            self._collect(function(entry.key, empty, state), results)
             changes.add(entry.place, entry.key, state, entry)
         return self._gathered(results)
 
