@@ -56,7 +56,8 @@ class InColumns:
 
     def direct(self, rows: DataFrame, by: Sequence[str], hidden: Sequence[str] = ()) -> DataFrame:
         """The results of groups of rows that are whole."""
-        return self.partial(rows, by).select(*map(column, by), *self._results())
+        results = {into: aggregate.finish(aggregate.partial()) for into, aggregate in self.aggregates.items()}
+        return rows.groupBy(*map(column, by)).agg(*(result.alias(into) for into, result in results.items()))
 
     def invertible(self, schema: StructType) -> bool:
         """Whether states can be taken away again, exactly."""

@@ -10,10 +10,10 @@ from pyspark.sql import functions as F
 
 from skewless.arrays import require, whole
 from skewless.histogram import Histogram
-from skewless.spark.batch import WORKER, checksums, parallelism
+from skewless.spark.batch import TINY, WORKER, checksums, parallelism
 from skewless.spark.grids import KEEPS, Counted, Grids, gridded
 from skewless.spark.keys import any_null, column, fields_of, hashed, unused
-from skewless.spark.profile import explained, profiles
+from skewless.spark.profile import explained, profiles, reads
 from skewless.spark.route import constant, element, perfect, slot_of, worker
 
 How = Literal["inner", "left", "right", "full", "semi", "anti"]
@@ -39,8 +39,9 @@ def join(
 ) -> DataFrame:
     """As left.join(right, on, how), with hot keys spread over several workers; on: columns of both.
 
-    Spark's own plan is left alone where it sends one side to all tasks, and where no key is hot. Both sides are read
-    more than once, and must have the same rows each time.
+    Spark's own plan is left alone where it sends one side to all tasks, where no key is hot, and where less than 1 MiB is
+    read, unless n_workers is given. Otherwise both sides are read more than once, and must have the same rows
+    each time.
     """
     names = (on,) if isinstance(on, str) else tuple(on)
     kind = _NAMES.get(how.lower().replace("_", ""), "")
@@ -49,7 +50,8 @@ def join(
     require(types[0] == types[1], f"both sides have keys of the same types, not {types[0]} and {types[1]}: cast one")
     workers = parallelism(left) if n_workers is None else whole("n_workers", n_workers, 1)
     plain = left.join(right, list(names), kind)
-    if "Broadcast" in explained(plain):
+    is_tiny = n_workers is None and sum(reads(side).bytes for side in (left, right)) < TINY
+    if is_tiny or "Broadcast" in explained(plain):
         return plain
     counted = _counted((left, right), names)
     grids = gridded(counted[0], counted[1], kind, workers)
