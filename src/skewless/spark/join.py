@@ -39,8 +39,8 @@ def join(
 ) -> DataFrame:
     """As left.join(right, on, how), with hot keys spread over several workers; on: columns of both.
 
-    Spark's own plan is left alone where it sends one side to all tasks, where no key is hot, and where less than 1 MiB is
-    read, unless n_workers is given. Otherwise both sides are read more than once, and must have the same rows
+    Spark's own plan is left alone where it sends one side to all tasks, where no key is hot, and, unless n_workers is
+    given, where less than 1 MiB is read. Otherwise both sides are read more than once, and must have the same rows
     each time.
     """
     names = (on,) if isinstance(on, str) else tuple(on)
