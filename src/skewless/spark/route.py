@@ -17,8 +17,8 @@ from skewless.table import WHOLE, RoutingTable
 class Slots(NamedTuple):
     """A perfect hash: every hot key has a slot of its own, and where that is takes one look-up.
 
-    The slot of a hash is (high + shift * odd) modulo the number of slots, where high and odd are parts of the hash, and
-    the shift is that of its group; shifts were found so that no two hot keys meet.
+    The slot of a hash are its last bits, after a shift that depends on its group; groups go by the last bits, too.
+    Shifts were found so that no two hot keys meet. Spark checks sums and products for overflow: there are none here.
     """
 
     shifts: NDArray[np.int64]  # by group
@@ -38,16 +38,15 @@ def perfect(keys: Keys) -> Slots:
 
 
 def _placed(hashes: NDArray[np.uint64], size: int) -> Slots | None:
-    groups = size // 4
+    groups, bits = size // 4, size.bit_length() - 1
     group = (hashes & np.uint64(groups - 1)).astype(np.int64)
-    high, odd = (hashes >> np.uint64(40)).astype(np.int64), (hashes >> np.uint64(20)).astype(np.int64) & 0xFFFFF | 1
     shifts, owner = np.zeros(groups, np.int64), np.full(size, -1, np.int64)
-    for number in np.argsort(-np.bincount(group, minlength=groups), kind="stable").tolist():
-        members = np.flatnonzero(group == number)
-        if members.size == 0:
-            break
-        for shift in range(4 * size):
-            slots = (high[members] + shift * odd[members]) & (size - 1)
+    order = np.argsort(group, kind="stable")
+    numbers, starts, counts = np.unique(group[order], return_index=True, return_counts=True)
+    for number, start, count in sorted(zip(numbers, starts, counts, strict=True), key=lambda entry: -entry[2]):
+        members = order[start : start + count]
+        for shift in range(64 - bits):
+            slots = (hashes[members] >> np.uint64(shift)).astype(np.int64) & (size - 1)
             if (owner[slots] < 0).all() and np.unique(slots).size == slots.size:
                 shifts[number] = shift
                 owner[slots] = members
@@ -88,10 +87,9 @@ def worker(table: RoutingTable, key: Column, ordinal: Column | None = None) -> C
 
 def slot_of(slots: Slots, mixed: Column) -> Column:
     """The slot in which a hash is, if it is that of a hot key."""
-    shift = element(slots.shifts, mixed.bitwiseAND(F.lit(slots.shifts.size - 1)), "bigint")
-    high = F.shiftrightunsigned(mixed, 40)
-    odd = F.shiftrightunsigned(mixed, 20).bitwiseAND(F.lit(0xFFFFF)).bitwiseOR(F.lit(1))
-    return (high + shift * odd).bitwiseAND(F.lit(slots.hashes.size - 1))
+    shift = element(slots.shifts, mixed.bitwiseAND(F.lit(slots.shifts.size - 1)))
+    shifted = F.call_function("shiftrightunsigned", mixed, shift)
+    return shifted.bitwiseAND(F.lit(slots.hashes.size - 1))
 
 
 def element(values: NDArray[np.int64] | NDArray[np.int32], index: Column, kind: str = "int") -> Column:
