@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
@@ -153,8 +154,7 @@ def _measured(frames: Sequence[tuple[DataFrame, tuple[str, ...]]], shares: Seque
         some = df if share == 1 else df.sample(fraction=share, seed=1)
         hashes = some.select(hashed(df, keys).alias("hash"), any_null(keys).alias("is_null"))
         rows.append(hashes.agg(*measures("hash", column("is_null")), F.lit(number).alias("number")))
-    found = reduce(DataFrame.unionAll, rows).toArrow().sort_by("number").to_pylist()
-    return [one | {"top": [tuple(each.values()) for each in one["top"] or ()]} for one in found]
+    return [row.asDict() for row in sorted(reduce(DataFrame.unionAll, rows).collect(), key=lambda row: row["number"])]
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +193,8 @@ def measures(hashes: str, is_null: Column) -> list[Column]:
         # Not approx_count_distinct: as exact as this, its buffer has hundreds of columns, which are slow to compile.
         F.hll_sketch_estimate(F.hll_sketch_agg(column(hashes), F.lit(12))).alias("distinct"),
         F.count_if(is_null).alias("nulls"),
-        F.call_function("approx_top_k", column(hashes), F.lit(KEPT), F.lit(TRACKED)).alias("top"),
+        # One string: Spark hands thousands of pairs to Python one by one, and slowly.
+        F.to_json(F.call_function("approx_top_k", column(hashes), F.lit(KEPT), F.lit(TRACKED))).alias("top"),
     ]
 
 
@@ -205,9 +206,9 @@ def profiled(
     sample: the share of rows that was looked at.
     """
     rows, nulls = found.get("rows", 0), found.get("nulls", 0)
-    top = [(item, count) for item, count in found.get("top") or () if sample == 1 or count >= RARE]
-    hashes = np.array([item for item, _ in top], np.int64).view(np.uint64)
-    counts = np.array([count for _, count in top], np.float64)
+    top = [entry for entry in json.loads(found.get("top") or "[]") if sample == 1 or entry["count"] >= RARE]
+    hashes = np.array([entry["item"] for entry in top], np.int64).view(np.uint64)
+    counts = np.array([entry["count"] for entry in top], np.float64)
     order = np.lexsort((hashes, -counts))
     rest = max(0.0, rows - float(counts.sum()))
     histogram = Histogram(hashes[order], counts[order] / sample, rest / sample)
