@@ -32,9 +32,10 @@ from skewless.spark.explain import Explanation, explain
 from skewless.spark.group import Cogrouped, Grouped, group_by
 from skewless.spark.join import join
 from skewless.spark.profile import Profile, Watched, profile, watch
+from skewless.spark.query import Query
 from skewless.spark.receiver import receive
 from skewless.spark.state import read_state
-from skewless.spark.stream import Query, Stream, stream
+from skewless.spark.stream import Stream, stream
 
 __all__ = [
     "Aggregate",

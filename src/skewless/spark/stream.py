@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from time import monotonic, sleep
 from typing import Any, Literal, cast, get_args
 
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType, TimestampType
 
 from skewless.arrays import require, whole
 from skewless.partitioner import Partitioner
-from skewless.spark import engine
 from skewless.spark.aggregate import Aggregate, ArrowAggregate
 from skewless.spark.batch import BATCH_COSTS, Placing, checksums, chosen, parallelism
 from skewless.spark.checkpoint import Checkpoint
@@ -28,6 +25,7 @@ from skewless.spark.intervals import Intervals, both_sides
 from skewless.spark.keys import fields_of
 from skewless.spark.panes import Span
 from skewless.spark.processor import TimeMode, processing
+from skewless.spark.query import QUERIES, Query, free
 from skewless.spark.schema import arrow_schema, schema_of
 from skewless.spark.sink import claim
 from skewless.spark.state import Stateful, load
@@ -228,7 +226,7 @@ class Job:
         seconds = None if interval is None else duration("an interval", interval) / 1e6
         limits = given.n_workers if isinstance(given.n_workers, tuple) else None
         files = Checkpoint(checkpoint)
-        _free(checkpoint)
+        free(checkpoint)
         lock = files.lock()
         identity = files.identify(self.operator.identity(given.df))
         if isinstance(sink, str):
@@ -246,7 +244,7 @@ class Job:
         elif interval is not None:
             writer = writer.trigger(processingTime=interval)
         query = Query(writer.start(), files)
-        _QUERIES[checkpoint] = query
+        QUERIES[checkpoint] = query
         return query
 
     def _placing(self) -> Partitioner[Any, Any] | RoutingTable | None:
@@ -266,88 +264,6 @@ class Job:
         return placing
 
 
-class Query:
-    """A running stream: Spark's own query, and what it tells of its batches."""
-
-    def __init__(self, query: StreamingQuery, files: Checkpoint) -> None:
-        self._query = query
-        self._files = files
-
-    @property
-    def id(self) -> str:
-        return self._query.id
-
-    @property
-    def isActive(self) -> bool:  # noqa: N802
-        return self._query.isActive
-
-    @property
-    def status(self) -> dict[str, Any]:
-        return self._query.status
-
-    def exception(self) -> Exception | None:
-        return self._query.exception()
-
-    def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
-        try:
-            return self._query.awaitTermination(timeout)
-        finally:
-            if not self._query.isActive:
-                engine.release(self._files.directory)
-
-    def processAllAvailable(self) -> None:  # noqa: N802
-        self._query.processAllAvailable()
-
-    def stop(self) -> None:
-        self._query.stop()
-        engine.release(self._files.directory)
-
-    def recent(self, most: int = 100) -> list[dict[str, Any]]:
-        """The records of the last batches, the latest last."""
-        return self._files.records()[-most:]
-
-    def rescale(self, n_workers: int) -> None:
-        """Have another number of workers from the next batch on, until the query ends or is told otherwise."""
-        self._files.write("rescale.json", {"n_workers": whole("n_workers", n_workers, 1)})
-
-    def follow(self, timeout: float | None = None) -> None:
-        """Print a line for each batch as it ends, until the query does, or for so many seconds."""
-        for record in self._batches(timeout):
-            print(line(record), flush=True)
-
-    def _batches(self, timeout: float | None) -> Iterator[dict[str, Any]]:
-        until, told = None if timeout is None else monotonic() + timeout, -1
-        while True:
-            active = self._query.isActive
-            for record in self.recent():
-                if record["batch"] > told:
-                    told = record["batch"]
-                    yield record
-            if not active or (until is not None and monotonic() > until):
-                return
-            sleep(0.2)
-
-
-_QUERIES: dict[str, Query] = {}  # by checkpoint, of this process
-
-
-def _free(checkpoint: str) -> None:
-    """Let go of a checkpoint whose query has ended by itself."""
-    query = _QUERIES.get(checkpoint)
-    if query is not None and not query.isActive:
-        engine.release(checkpoint)
-        del _QUERIES[checkpoint]
-
-
-def line(record: dict[str, Any]) -> str:
-    """A batch in a line."""
-    seconds, rows = record["seconds"]["total"], record["rows"]
-    ratio = record["imbalance_ratio"]
-    balance = "" if ratio is None else f", {record['workers']} workers, longest {ratio:.2f} of the mean"
-    late = f", {record['late']:,} late" if record.get("late") else ""
-    return f"batch {record['batch']}: {rows:,} rows in {seconds:.2f} s{late}{balance}; {record['decision']}"
-
-
 def stream(
     df: DataFrame,
     *keys: str,
@@ -364,8 +280,8 @@ def stream(
     watermark: how long after the latest time seen a row may still come; later ones are dropped, and counted.
     partitioner: a name, an instance, a RoutingTable or an Exact; by default what costs least.
     n_workers: how many partitions; (least, most): as many as the load needs, by Prompt's elastic rule.
-    statistics: what the table of a batch is planned from: the batch before it ("last"), which costs nothing; all of its
-        own rows ("present"), which reads them twice; or this share of them.
+    statistics: what the table of a batch is planned from: the batch before it ("last"), which reads nothing twice; all
+        of its own rows ("present"), before they are worked on; or this share of them.
     """
     require(
         df.isStreaming, "stream takes a streaming DataFrame, such as spark.readStream gives; sl.group_by takes others"
