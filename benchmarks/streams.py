@@ -185,28 +185,49 @@ def planning(spark: SparkSession, directory: Path) -> list[Claim]:
 
 
 def sources(spark: SparkSession, directory: Path) -> list[Claim]:
-    """Time of a batch and imbalance by each choice of statistics: the default should be the fastest."""
-    source = write(directory / "in", (streams.zipf(200_000, 20_000, 1.2, seed=n) for n in range(8)))
-    ratios: dict[str, list[float]] = {}
+    """Time of a batch by each choice of statistics, where reading is cheap and where it is not.
 
-    def by(statistics_of: Any) -> Callable[[Path], Any]:
+    Two of them read the keys of a batch twice. No choice is the fastest everywhere: the default is to lose least where
+    it is not.
+    """
+    parquet = write(directory / "parquet", (streams.zipf(200_000, 20_000, 1.2, seed=n) for n in range(8)))
+    (directory / "json").mkdir()
+    for place in sorted(Path(parquet).iterdir()):
+        copy = directory / "json" / f"{place.stem}.json"
+        pq.read_table(place).to_pandas().to_json(copy, orient="records", lines=True, date_format="iso", date_unit="us")
+        os.utime(copy, (int(place.stem), int(place.stem)))
+    choices: dict[str, Any] = {"last": "last", "present": "present", "a tenth": 0.1}
+    ratios: dict[str, list[float]] = {name: [] for name in choices}
+
+    def by(name: str, kind: str) -> Callable[[Path], Any]:
         def run(place: Path) -> Any:
-            rows = read(spark, source)
-            stream = sl.stream(rows, "k", time="ts", partitioner="level", n_workers=16, statistics=statistics_of)
+            source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+            rows = source.format(kind).load(str(directory / kind))
+            choice = choices[name]
+            stream = sl.stream(rows, "k", time="ts", partitioner="level", n_workers=16, statistics=choice)
             job = stream.window("10 seconds").agg(n=sl.count())
             query = job.start(f"{place}/out", f"{place}/checkpoint", available_now=True)
             query.awaitTermination()
-            found = [record["imbalance_ratio"] for record in query.recent()[2:]]
-            ratios.setdefault(str(statistics_of), []).extend(found)
+            ratios[name] += [record["imbalance_ratio"] for record in query.recent()[2:]]
             return query
 
         return run
 
-    found = in_turns(directory, last=by("last"), present=by("present"), sample=by(0.1))
-    even = "imbalance " + ", ".join(f"{name} {statistics.median(ratio):.3f}" for name, ratio in ratios.items())
+    lost: dict[str, float] = dict.fromkeys(choices, 0.0)
+    seconds = {}
+    for kind in ("parquet", "json"):
+        by("last", kind)(directory / f"warm-{kind}")
+        found = in_turns(directory, **{name: by(name, kind) for name in choices})
+        seconds[kind] = found
+        lost = {name: max(lost[name], found[name] / min(found.values())) for name in choices}
+    even = ", ".join(f"{name} {statistics.median(ratio):.3f}" for name, ratio in ratios.items())
+    print(f"imbalance: {even}; " + "; ".join(f"{kind}: {said(found)}" for kind, found in seconds.items()))
+    others = min(lost[name] for name in choices if name != "last")
+    besides = ", ".join(f"{name} {most:.2f}" for name, most in lost.items())
     return [
-        Claim("last against present", found["last"] / found["present"], at_most=1, besides=said(found)),
-        Claim("last against a tenth", found["last"] / found["sample"], at_most=1, besides=even),
+        Claim(
+            "what the default loses at the most, over the best of the others", lost["last"] / others, 1, None, besides
+        )
     ]
 
 

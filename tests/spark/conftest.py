@@ -1,4 +1,7 @@
-"""A real Spark on this machine: a classic session, then one over Connect."""
+"""A real Spark on this machine: a classic session, then one over Connect.
+
+Tests of one `xdist_group` share them. There are two such groups, which run beside each other.
+"""
 
 from __future__ import annotations
 

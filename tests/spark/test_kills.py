@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-pytestmark = [pytest.mark.compiled, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.compiled, pytest.mark.xdist_group("state")]
 
 KILLS = int(os.environ.get("KILLS", "3"))  # one for each query
 

@@ -265,7 +265,7 @@ def test_a_checkpoint_belongs_to_one_query_and_one_format(tmp_path: Path) -> Non
         files.identify({"key": "a", "window": "20"})
     known = files.read("query.json")
     files.write("query.json", known | {"format": 99})
-    with pytest.raises(ValueError, match="has format 99; this version of skewless reads 1"):
+    with pytest.raises(ValueError, match="has format 99; this version of skewless reads 2"):
         files.identify({"key": "a", "window": "10"})
     lock = files.lock()
     assert lock is not None

@@ -19,7 +19,7 @@ from skewless.spark.groupstate import Clock, GroupState
 from skewless.spark.processor import processing
 from tests.spark.test_stream import BEGIN, batch_of, ran, read, told, write
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("state")]
 TOLD = "k string, what string, at long, said string"
 ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 

@@ -25,7 +25,7 @@ from skewless.spark.engine import Batch
 from skewless.spark.state import Stateful
 from skewless.store import Manifest
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("state")]
 STATE = StructType([StructField("n", LongType()), StructField("total", DoubleType())])
 OUTPUT = StructType([StructField("k", StringType()), *STATE.fields])
 
