@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 import skewless.spark as sl
 from benchmarks.spark import Claim, judged, race, ratio, running, session
 
-SLOTS, ROUNDS, MEAN = 16, 5, 5.0  # seconds that a slot waits in a round, if all are alike
+SLOTS, ROUNDS, MEAN = 16, 5, 2.5  # seconds that a slot waits in a round, if all are alike
 SALTS = (4, 8, 16)
 ROWS, BYTES = 10_000, 400
 AS_GOOD, TWICE = 1.1, 2.0

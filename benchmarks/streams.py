@@ -102,7 +102,7 @@ def counts(spark: SparkSession, directory: Path) -> list[Claim]:
     ]
 
 
-def waits(spark: SparkSession, directory: Path, wait: float = 0.005, rows: int = 16_000) -> list[Claim]:
+def waits(spark: SparkSession, directory: Path, wait: float = 0.002, rows: int = 16_000) -> list[Claim]:
     source = write(directory / "in", (streams.zipf(rows, 10_000, 1.5, seed=n) for n in range(4)))
 
     def partial(table: pa.Table) -> pa.Table:
@@ -187,8 +187,7 @@ def planning(spark: SparkSession, directory: Path) -> list[Claim]:
 def sources(spark: SparkSession, directory: Path) -> list[Claim]:
     """Time of a batch by each choice of statistics, where reading is cheap and where it is not.
 
-    Two of them read the keys of a batch twice. No choice is the fastest everywhere: the default is to lose least where
-    it is not.
+    The default has to be the fastest in both. Two of the choices read the keys of a batch twice.
     """
     parquet = write(directory / "parquet", (streams.zipf(200_000, 20_000, 1.2, seed=n) for n in range(8)))
     (directory / "json").mkdir()
@@ -213,22 +212,15 @@ def sources(spark: SparkSession, directory: Path) -> list[Claim]:
 
         return run
 
-    lost: dict[str, float] = dict.fromkeys(choices, 0.0)
-    seconds = {}
+    claims = []
     for kind in ("parquet", "json"):
         by("last", kind)(directory / f"warm-{kind}")
         found = in_turns(directory, **{name: by(name, kind) for name in choices})
-        seconds[kind] = found
-        lost = {name: max(lost[name], found[name] / min(found.values())) for name in choices}
-    even = ", ".join(f"{name} {statistics.median(ratio):.3f}" for name, ratio in ratios.items())
-    print(f"imbalance: {even}; " + "; ".join(f"{kind}: {said(found)}" for kind, found in seconds.items()))
-    others = min(lost[name] for name in choices if name != "last")
-    besides = ", ".join(f"{name} {most:.2f}" for name, most in lost.items())
-    return [
-        Claim(
-            "what the default loses at the most, over the best of the others", lost["last"] / others, 1, None, besides
-        )
-    ]
+        for name in ("present", "a tenth"):
+            quotient = found["last"] / found[name]
+            claims.append(Claim(f"{kind}: last against {name}", quotient, at_most=1, besides=said(found)))
+    print("imbalance: " + ", ".join(f"{name} {statistics.median(ratio):.3f}" for name, ratio in ratios.items()))
+    return claims
 
 
 def soak(spark: SparkSession, directory: Path) -> list[Claim]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from skewless import Keys, partitioner, streams
 from skewless.coordinate import exchange
 from skewless.histogram import Histogram
-from skewless.kernels.hash import spark_hash
+from skewless.kernels.hash import spark_hash, spark_unhashed
 from skewless.metrics import imbalance_ratio
 from skewless.moves import Moving, arriving, moves, worth_it
 from skewless.partitioners import ALL
@@ -47,6 +47,11 @@ def spark(x: int) -> int:
 @given(st.integers(0, 2**64 - 1))
 def test_spark_hash_is_xxhash64(x: int) -> None:
     assert int(spark_hash(np.uint64(x))) == spark(x)
+
+
+@given(x=st.integers(0, 2**64 - 1))
+def test_spark_unhashed_is_its_inverse(x: int) -> None:
+    assert int(spark_unhashed(np.array([spark(x)], np.uint64))[0]) == x
 
 
 @given(PLACES, st.sampled_from([1, 3, 16, 100]))

@@ -6,6 +6,7 @@ import datetime as dt
 import re
 import sys
 from decimal import Decimal
+from math import isinf
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,11 @@ from pyspark.sql import functions as F
 
 import skewless.spark as sl
 from skewless import RoutingTable, streams
+from skewless.histogram import Histogram
 from skewless.kernels.hash import spark_hashes
 from skewless.spark.batch import routed
-from skewless.spark.keys import hashed
-from skewless.spark.profile import ENOUGH, explained, portion, reads
+from skewless.spark.keys import hashed, hashing
+from skewless.spark.profile import ENOUGH, explained, hash_straggler, portion, reads
 from skewless.spark.route import perfect, worker
 
 # In one process, whatever the number of those: a Spark takes long to start.
@@ -100,7 +102,7 @@ def test_the_native_expression_is_the_table(spark: SparkSession, hot: int, split
     workers = (np.arange(parts * hot) % 5).astype(np.int32)
     weights = 1.0 + (np.arange(parts * hot) % 4).astype(np.float64)
     table = RoutingTable.hashed(5).placing(chosen, np.arange(hot + 1) * parts, workers, weights)
-    found = df.select(hashed(df, ["k"]).alias("h"), "ordinal", worker(table, hashed(df, ["k"]), F.col("ordinal")))
+    found = df.select(hashed(df, ["k"]).alias("h"), "ordinal", worker(table, hashing(df, ["k"]), "ordinal"))
     data = frame(found)
     expected = table.route(data["h"].to_numpy().view(np.uint64), data["ordinal"].to_numpy().astype(np.uint64))
     assert data.iloc[:, 2].tolist() == expected.tolist()
@@ -304,7 +306,8 @@ def test_verbs_measure_a_portion_of_much_data(spark: SparkSession, monkeypatch: 
 
 def test_what_is_read_is_known_before_it_is_read(spark: SparkSession, tmp_path: Path) -> None:
     df = spark.range(0, 100_000, 1, 2).select("id", F.concat(F.lit("key "), F.col("id") % 40).alias("k"))
-    assert reads(df) == pytest.approx((800_000, 100_000), rel=0.01)
+    assert reads(df) == pytest.approx((800_000, 100_000, 100_000), rel=0.01)
+    assert isinf(reads(df.select(F.explode(F.sequence(F.lit(1), "id")))).most)
     df.write.parquet(f"{tmp_path}/rows")
     there = spark.read.parquet(f"{tmp_path}/rows")
     size = sum(place.stat().st_size for place in (tmp_path / "rows").glob("*.parquet"))
@@ -315,9 +318,20 @@ def test_what_is_read_is_known_before_it_is_read(spark: SparkSession, tmp_path: 
         cached.count()
         assert reads(cached.groupBy("k").count()).rows == pytest.approx(100_000, rel=0.01)
         assert reads(cached).bytes > 100_000
+        assert reads(cached.where("k = 'key 1'").union(cached)).most == 200_000
+        assert isinf(reads(there.where("true").groupBy("k").count()).most + reads(cached.join(df, "id")).most)
         assert reads(cached.join(df, "id")).rows == pytest.approx(200_000, rel=0.01)
     finally:
         cached.unpersist()
+
+
+def test_whether_hashing_is_good_enough_does_not_depend_on_luck(spark: SparkSession) -> None:
+    assert hash_straggler(Histogram(np.arange(2, dtype=np.uint64), np.full(2, 1000.0)), 2) == 2
+    assert hash_straggler(Histogram(np.arange(4000, dtype=np.uint64), np.full(4000, 500.0)), 16) < 1.25
+    even = spark.range(0, 2_000_000, 1, 2).select((F.col("id") % 4000).alias("k"), "id")
+    assert "xxhash64" not in explained(sl.repartition(even, "k"))
+    assert "xxhash64" in explained(sl.repartition(even.select((F.col("k") % 8).alias("k"), "id"), "k"))
+    assert "hashing spreads these keys well" in str(sl.explain(even, "k"))
 
 
 def test_little_data_is_left_to_spark_unless_workers_are_asked_for(spark: SparkSession) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -122,11 +123,11 @@ class Dying(Checkpoint):
         super().__init__(directory)
         self.left = left
 
-    def write_bytes(self, name: str, content: bytes) -> None:
+    def write(self, name: str, content: Any) -> None:
         if self.left == 0:
             raise InterruptedError("dead")
         self.left -= 1
-        super().write_bytes(name, content)
+        super().write(name, content)
 
 
 @pytest.mark.parametrize("left", [0, 1])

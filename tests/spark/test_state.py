@@ -118,7 +118,7 @@ def test_timeouts_come_when_their_time_is_over_and_no_rows_do(spark: SparkSessio
     for batch, rows in enumerate(batches):
         data = [(key, dt.datetime.fromtimestamp(second, dt.UTC)) for key, second in rows]
         df = spark.createDataFrame(data, "k string, t timestamp")
-        found = op.run(Batch(df, batch, state, RoutingTable.hashed(3), files, False))
+        found = op.run(Batch(df, batch, state, RoutingTable.hashed(3), files, 0.0))
         state = found.state
         told = [] if found.output is None else found.output.collect()
         ended.append([(row["k"], row["n"], row["total"]) for row in sorted(told)])

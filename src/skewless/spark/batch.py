@@ -5,18 +5,18 @@ from __future__ import annotations
 import logging
 from typing import Any, TypeAlias
 
-import numpy as np
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from skewless.arrays import require, whole
+from skewless.histogram import Histogram
 from skewless.partitioner import Partitioner
 from skewless.partitioners import named
 from skewless.partitioners.auto import table_for
 from skewless.spark import exact
 from skewless.spark.exact import Exact, Sourced
-from skewless.spark.keys import column, fields_of, hashed, unused
-from skewless.spark.profile import profiles, reads
+from skewless.spark.keys import column, fields_of, hashing, quoted, unused
+from skewless.spark.profile import hash_straggler, profiles, reads
 from skewless.spark.route import worker
 from skewless.table import RoutingTable
 
@@ -24,6 +24,7 @@ Placing: TypeAlias = str | Partitioner[Any, Any] | RoutingTable
 BATCH_COSTS = (1.0, 1.0, 0.0)  # before a batch nothing is anywhere: moves are free
 _log = logging.getLogger("skewless")
 TINY = 2**20  # bytes: as much as AQE gives a task at least
+MILD = 1.25  # times the mean that the longest worker takes: to balance less than that costs more than it brings
 WORKER = "worker"  # the name of our column, if the user has none of that name
 
 
@@ -43,9 +44,22 @@ def placed(
     split: keys may be split; if not, a partitioner or table that splits them is refused.
     beside: other rows, and their keys, that are to be routed by the same.
     """
+    return _planned(df, keys, partitioner, n_workers, sample, split, beside)[0]
+
+
+def _planned(
+    df: DataFrame,
+    keys: tuple[str, ...],
+    partitioner: Placing | Exact,
+    n_workers: int | None,
+    sample: float | None,
+    split: bool,
+    beside: tuple[DataFrame, tuple[str, ...]] | None,
+) -> tuple[RoutingTable | Sourced, Histogram | None]:
+    """As `placed`; and the histogram that a table was planned by, if it was."""
     fields_of(df, keys)
     workers = parallelism(df) if n_workers is None else whole("n_workers", n_workers, 1)
-    by: RoutingTable | Sourced
+    histogram = None
     if isinstance(partitioner, RoutingTable):
         given = partitioner.n_workers
         require(n_workers in (None, given), f"the table is for {given} workers, not for {n_workers}")
@@ -61,14 +75,14 @@ def placed(
             meet = not alone or beside is None
             require(meet, f"{p.name} places keys in the order of its rows: those of two sides would not meet")
             checksums(df)
-            return Sourced(p, exact.learned(p, *frames), alone)
+            return Sourced(p, exact.learned(p, *frames), alone), None
         found = profiles(frames, sample)
         histogram = found[0].histogram if beside is None else found[0].histogram + found[1].histogram
         by = table_for(p, histogram, RoutingTable.hashed(p.n_workers))
         _log.info("%s planned %d hot keys for %d workers: %s", p.name, by.keys.size, by.n_workers, found[0].cost())
     if by.splits_keys:
         checksums(df)
-    return by
+    return by, histogram
 
 
 def needed(
@@ -87,13 +101,17 @@ def needed(
     do it all, or hashing spreads it well.
     """
     is_free = partitioner == "auto" and n_workers is None
-    if is_free and reads(df).bytes + (reads(beside[0]).bytes if beside else 0) < TINY:
+    if is_free and tiny(df, *([beside[0]] if beside else [])):
         fields_of(df, keys)
         return None
-    by = placed(df, keys, partitioner, n_workers, sample=sample, split=split, beside=beside)
-    if is_free and isinstance(by, RoutingTable) and by.keys.size == 0:
-        return None if np.array_equal(by.hosts, RoutingTable.hashed(by.n_workers).hosts) else by
-    return by
+    by, histogram = _planned(df, keys, partitioner, n_workers, sample, split, beside)
+    is_mild = histogram is not None and hash_straggler(histogram, by.n_workers) <= MILD
+    return None if is_free and is_mild else by
+
+
+def tiny(*frames: DataFrame) -> bool:
+    """Whether so little is read for these that Spark would have one task do it all."""
+    return sum(reads(df).bytes for df in frames) < TINY
 
 
 _WHOLE = 'take "auto", "level", "kip" or another that keeps keys whole'
@@ -151,7 +169,7 @@ def repartition(
         return df.repartition(*map(column, keys))
     if isinstance(by, RoutingTable):
         # The expression itself, not a column of it: rows stay as narrow as they are.
-        return df.repartitionById(by.n_workers, worker(by, hashed(df, keys)))
+        return df.repartitionById(by.n_workers, worker(by, hashing(df, keys)))
     (name,) = unused(df, WORKER)
     return routed(df, keys, by, name).drop(name)
 
@@ -163,12 +181,12 @@ def routed(df: DataFrame, keys: tuple[str, ...], by: RoutingTable | Sourced, int
     """
     if isinstance(by, Sourced):
         return exact.routed(df, keys, by, into)
-    key = hashed(df, keys)
+    key = hashing(df, keys)
     if by.splits_keys:
         # A column: in an expression, every mention of it would count on its own the rows that get as far as there.
         (ordinal,) = unused(df, "ordinal")
         rows = df.select("*", F.monotonically_increasing_id().alias(ordinal))
-        rows = rows.select("*", worker(by, key, column(ordinal)).alias(into)).drop(ordinal)
+        rows = rows.select("*", worker(by, key, quoted(ordinal)).alias(into)).drop(ordinal)
     else:
         rows = df.select("*", worker(by, key).alias(into))
     return rows.repartitionById(by.n_workers, column(into))

@@ -44,13 +44,6 @@ class Checkpoint:
 
     def read(self, name: str) -> Any:
         """The content of a JSON file; None if there is none."""
-        data = self.read_bytes(name)
-        return None if data is None else json.loads(data)
-
-    def write(self, name: str, content: Any) -> None:
-        self.write_bytes(name, json.dumps(content, separators=(",", ":")).encode())
-
-    def read_bytes(self, name: str) -> bytes | None:
         path = f"{self._root}/{name}"
         if self._files.get_file_info(path).type == pafs.FileType.NotFound:
             return None
@@ -62,14 +55,14 @@ class Checkpoint:
         check, content = data[:16], data[17:]
         if check.decode(errors="replace") != xxhash.xxh64_hexdigest(content):
             raise OSError(f"{path} is damaged: it is not what was written")
-        return content
+        return json.loads(content)
 
-    def write_bytes(self, name: str, content: bytes) -> None:
-        path = f"{self._root}/{name}"
+    def write(self, name: str, content: Any) -> None:
+        path, data = f"{self._root}/{name}", json.dumps(content, separators=(",", ":")).encode()
         try:
             self._files.create_dir(path.rpartition("/")[0], recursive=True)
             with self._files.open_output_stream(f"{path}.tmp") as file:
-                file.write(xxhash.xxh64_hexdigest(content).encode() + b"\n" + content)
+                file.write(xxhash.xxh64_hexdigest(data).encode() + b"\n" + data)
             self._files.move(f"{path}.tmp", path)
         except OSError as error:
             raise OSError(f"cannot write {path}: {error}") from error

@@ -23,6 +23,7 @@ from skewless.table import RoutingTable
 
 Sink: TypeAlias = Callable[[DataFrame, int], object] | str
 COMMITS = 10  # that are kept, for people who look
+ENOUGH = 50_000  # rows of a batch that are enough to learn from while it runs; there will be others
 
 
 class Batch(NamedTuple):
@@ -33,7 +34,7 @@ class Batch(NamedTuple):
     state: dict[str, Any] | None  # that the batch before it left
     by: RoutingTable | Sourced | None  # what routes its rows; None leaves them to Spark
     files: Checkpoint
-    measure: bool  # is a histogram of the keys wanted?
+    portion: float  # of the rows, whose keys are to be counted at least; 0: no histogram of them is wanted
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,10 @@ class Engine:
         plan = self._plan(running, df, batch, before)
         planned = perf_counter()
         table = None if plan is None else plan.table
-        measure = isinstance(table, RoutingTable) and self.statistics == "last"
-        found = self.operator.run(Batch(df, batch, before and before["state"], table, files, measure))
+        portion = 0.0
+        if isinstance(table, RoutingTable) and self.statistics == "last":
+            portion = min(1.0, ENOUGH / max(before["record"]["rows"], 1)) if before else 1.0
+        found = self.operator.run(Batch(df, batch, before and before["state"], table, files, portion))
         worked = perf_counter()
         if found.output is not None:
             self._emit(found.output, batch)

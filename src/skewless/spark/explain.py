@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame
 
 from skewless.arrays import require, whole
 from skewless.partitioners.auto import Auto
-from skewless.spark.batch import BATCH_COSTS, TINY, parallelism
-from skewless.spark.profile import profile, reads
+from skewless.spark.batch import BATCH_COSTS, MILD, parallelism, tiny
+from skewless.spark.profile import hash_straggler, profile
 from skewless.table import RoutingTable
 
 Operator = Literal["repartition", "applyInPandas", "applyInArrow", "cogroup", "over", "agg", "ArrowAggregate"]
@@ -64,7 +64,10 @@ def explain(
     p = Auto(workers, split=operator in SPLITTING, costs=BATCH_COSTS)
     table, decision = p.decided(found.histogram, hashed)
     chosen, reason = decision.chosen, decision.reason
-    if n_workers is None and reads(df).bytes < TINY:
+    if n_workers is None and hash_straggler(found.histogram, workers) <= MILD:
+        chosen, table = "hash", hashed
+        reason = f"hashing spreads these keys well: to balance them brings less than {MILD - 1:.0%}"
+    if n_workers is None and tiny(df):
         chosen, table = "hash", hashed
         reason = "Spark has one task do so little data; if its rows are much work, say n_workers"
     if operator == "agg":

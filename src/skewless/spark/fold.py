@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
 from pyspark.sql.types import DecimalType, IntegralType, StructType
 
 from skewless.arrays import require
 from skewless.spark.aggregate import Aggregate, ArrowAggregate, State, checked, count
-from skewless.spark.keys import column, fields_of
+from skewless.spark.keys import column, fields_of, ordered, unused
 from skewless.spark.schema import nullable, schema_of
 
 
@@ -116,25 +120,20 @@ class InArrow:
         return schema_of(self.aggregate.output)
 
     def partial(self, rows: DataFrame, by: Sequence[str], hidden: Sequence[str] = ()) -> DataFrame:
-        schema = StructType([*fields_of(rows, by), *schema_of(self.aggregate.state).fields])
-        return rows.groupBy(*map(column, by)).applyInArrow(_each(by, list(hidden), self.aggregate.partial), schema)
+        return _grouped(rows, by, hidden, self.aggregate.partial, schema_of(self.aggregate.state))
 
     def merged(self, states: DataFrame, by: Sequence[str], schema: StructType) -> DataFrame:
-        known = StructType([*fields_of(states, by), *schema.fields])
-        others = [name for name in states.columns if name not in known.names]
-        merge = _unless_alone(self.aggregate.merge)
-        return states.groupBy(*map(column, by)).applyInArrow(_each(by, [*by, *others], merge), known)
+        others = [name for name in states.columns if name not in schema.names]
+        return _grouped(states, by, others, _unless_alone(self.aggregate.merge), schema)
 
     def concluded(self, states: DataFrame, by: Sequence[str], schema: StructType) -> DataFrame:
-        output = StructType([*fields_of(states, by), *schema_of(self.aggregate.output).fields])
-        others = [name for name in states.columns if name not in (*by, *schema.names)]
+        others = [name for name in states.columns if name not in schema.names]
         conclude = _then(_unless_alone(self.aggregate.merge), self.aggregate.finish)
-        return states.groupBy(*map(column, by)).applyInArrow(_each(by, [*by, *others], conclude), output)
+        return _grouped(states, by, others, conclude, schema_of(self.aggregate.output))
 
     def direct(self, rows: DataFrame, by: Sequence[str], hidden: Sequence[str] = ()) -> DataFrame:
-        output = StructType([*fields_of(rows, by), *schema_of(self.aggregate.output).fields])
         whole = _then(self.aggregate.partial, self.aggregate.finish)
-        return rows.groupBy(*map(column, by)).applyInArrow(_each(by, list(hidden), whole), output)
+        return _grouped(rows, by, hidden, whole, schema_of(self.aggregate.output))
 
     def invertible(self, schema: StructType) -> bool:
         return False
@@ -184,22 +183,64 @@ def _named(states: Mapping[str, State]) -> list[tuple[str, Column]]:
     return [(_name(into, name), value) for into, state in states.items() for name, value in state.items()]
 
 
-# What follows makes functions that run in Python workers. Spark pickles those inside others by value, so that they need
-# pyarrow there, but not this library.
-
 Step: TypeAlias = Callable[[pa.Table], pa.Table]
 
 
-def _each(by: Sequence[str], dropped: Sequence[str], step: Step) -> Step:
-    """A step for one group: what it is grouped by is put before the step's result; it does not see what is dropped."""
-    names, unseen = list(by), list(dropped)
+def _grouped(rows: DataFrame, by: Sequence[str], unseen: Sequence[str], step: Step, result: StructType) -> DataFrame:
+    """A step for each group, as `groupBy(by).applyInArrow` takes one; what it is grouped by comes before its result.
 
-    def call(rows: pa.Table) -> pa.Table:
-        result = step(rows.drop_columns(unseen))
-        constant = rows.select(names).take([0] * result.num_rows)
-        for name in result.column_names:
-            constant = constant.append_column(name, result[name])
-        return constant
+    That hands groups to Python one by one, each as a stream of its own, which takes about a millisecond. This lets
+    Spark bring the rows of a group together, and say where one begins; many groups then go to Python at a time.
+
+    unseen: columns that the step does not see.
+    """
+    (begins,) = unused(rows, "begins")
+    group = Window.partitionBy(*ordered(rows, by)).orderBy(F.lit(1))
+    marked = rows.select("*", (F.row_number().over(group) == 1).alias(begins))
+    schema = StructType([*fields_of(rows, by), *result.fields])
+    return marked.mapInArrow(_each(begins, by, unseen, step, result.names), schema)
+
+
+# What follows makes functions that run in Python workers. Spark pickles those inside others by value, so that they need
+# numpy and pyarrow there, but not this library.
+
+
+def _each(
+    begins: str, by: Sequence[str], unseen: Sequence[str], step: Step, wanted: Sequence[str]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    constant, hidden, names = list(by), [begins, *unseen], list(wanted)
+
+    def whole(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+        """Tables of groups, which are all whole."""
+        waiting: list[pa.RecordBatch] = []
+        for batch in batches:
+            starts = pc.indices_nonzero(batch[begins])
+            last = starts[-1].as_py() if len(starts) else 0  # the group that begins there may go on
+            if last or (len(starts) and waiting):
+                yield pa.Table.from_batches([*waiting, batch.slice(0, last)])
+                waiting = []
+            waiting.append(batch.slice(last))
+        if waiting:
+            yield pa.Table.from_batches(waiting)
+
+    def fitting(found: pa.Table) -> pa.Table:
+        if sorted(found.column_names) != sorted(names):
+            raise ValueError(f"the function's result has columns {found.column_names}, not {names}")
+        return found.select(names)
+
+    def call(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for groups in whole(batches):
+            rows = groups.combine_chunks()
+            starts = pc.indices_nonzero(rows[begins]).to_numpy().astype(np.int64)
+            lengths = np.diff(np.append(starts, rows.num_rows))
+            seen = rows.drop_columns(hidden)
+            found = [fitting(step(seen.slice(*part))) for part in zip(starts.tolist(), lengths.tolist(), strict=True)]
+            keys = rows.select(constant).take(np.repeat(starts, [one.num_rows for one in found]))
+            joined = pa.concat_tables(found, promote_options="default")
+            columns = [*keys.columns, *joined.columns]
+            yield from pa.table(columns, names=[*constant, *names]).combine_chunks().to_batches()
+        if not gc.get_freeze_count():
+            gc.freeze()  # Spark collects garbage after each task: all that is imported need not be looked at again
 
     return call
 

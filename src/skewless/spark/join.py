@@ -10,11 +10,11 @@ from pyspark.sql import functions as F
 
 from skewless.arrays import require, whole
 from skewless.histogram import Histogram
-from skewless.spark.batch import TINY, WORKER, checksums, parallelism
+from skewless.spark.batch import WORKER, checksums, parallelism, tiny
 from skewless.spark.grids import KEEPS, Counted, Grids, gridded
-from skewless.spark.keys import any_null, column, fields_of, hashed, unused
-from skewless.spark.profile import explained, profiles, reads
-from skewless.spark.route import constant, element, perfect, slot_of, worker
+from skewless.spark.keys import any_null, column, fields_of, hashing, quoted, unused
+from skewless.spark.profile import explained, profiles
+from skewless.spark.route import constant, element, is_hot, perfect, slot_of, working
 
 How = Literal["inner", "left", "right", "full", "semi", "anti"]
 _NAMES = {
@@ -50,8 +50,7 @@ def join(
     require(types[0] == types[1], f"both sides have keys of the same types, not {types[0]} and {types[1]}: cast one")
     workers = parallelism(left) if n_workers is None else whole("n_workers", n_workers, 1)
     plain = left.join(right, list(names), kind)
-    is_tiny = n_workers is None and sum(reads(side).bytes for side in (left, right)) < TINY
-    if is_tiny or "Broadcast" in explained(plain):
+    if (n_workers is None and tiny(left, right)) or "Broadcast" in explained(plain):
         return plain
     counted = _counted((left, right), names)
     grids = gridded(counted[0], counted[1], kind, workers)
@@ -93,8 +92,7 @@ def _counted(sides: tuple[DataFrame, DataFrame], names: tuple[str, ...]) -> list
 
 
 def _is_hot(side: DataFrame, names: tuple[str, ...], grids: Grids) -> Column:
-    slots, mixed = perfect(grids.keys), F.xxhash64(hashed(side, names))
-    return element(slots.hashes, slot_of(slots, mixed), "bigint") == mixed
+    return F.expr(is_hot(perfect(grids.keys), f"xxhash64({hashing(side, names)})"))
 
 
 def _without_repeats(side: DataFrame, names: tuple[str, ...], grids: Grids) -> DataFrame:
@@ -118,23 +116,21 @@ def placed(
     side: DataFrame, names: tuple[str, ...], grids: Grids, into: str, is_left: bool, ghost: str | None
 ) -> DataFrame:
     """The rows of a side on their workers; those of hot keys in all cells that they must be in."""
-    key, slots = hashed(side, names), perfect(grids.keys)
-    mixed = F.xxhash64(key)
-    slot = slot_of(slots, mixed)
-    coin = F.shiftrightunsigned(F.xxhash64(F.monotonically_increasing_id()), 32)
-    n_workers = grids.table.n_workers
-    anywhere = F.array(F.shiftrightunsigned(coin * F.lit(n_workers), 32).cast("int"))
+    key, slots = hashing(side, names), perfect(grids.keys)
+    slot, n_workers = slot_of(slots, f"xxhash64({key})"), grids.table.n_workers
+    coin = "shiftrightunsigned(xxhash64(monotonically_increasing_id()), 32)"
+    anywhere = f"array(int(shiftrightunsigned({coin} * {n_workers}, 32)))"
     own, other = (grids.rows, grids.columns) if is_left else (grids.columns, grids.rows)
     cells = grids.workers if is_left else grids.transposed
-    mine = F.shiftrightunsigned(coin * element(own[slots.numbers], slot, "bigint"), 32)
+    mine = f"shiftrightunsigned({coin} * {element(own[slots.numbers], slot, 'bigint')}, 32)"
     width = element(other[slots.numbers], slot, "bigint")
-    start = element(grids.starts[:-1][slots.numbers], slot, "bigint") + mine * width
-    hot = element(slots.hashes, slot, "bigint") == mixed
+    start = f"{element(grids.starts[:-1][slots.numbers], slot, 'bigint')} + {mine} * {width}"
+    hot = is_hot(slots, f"xxhash64({key})")
     # What matches nothing may be anywhere: everywhere alike. That is a NULL, and a hot key that only one side has.
-    matchless = any_null(names) if ghost is None else any_null(names) | (hot & ~column(ghost))
-    places = (
-        F.when(matchless, anywhere)
-        .when(hot, F.slice(constant(cells), (start + 1).cast("int"), width.cast("int")))
-        .otherwise(F.array(worker(grids.table, key)))
-    )
-    return side.select("*", F.explode(places).alias(into)).repartitionById(n_workers, column(into))
+    matchless = " OR ".join(f"{quoted(name)} IS NULL" for name in names)
+    if ghost is not None:
+        matchless += f" OR ({hot} AND NOT {quoted(ghost)})"
+    places = f"""CASE WHEN {matchless} THEN {anywhere}
+        WHEN {hot} THEN slice({constant(cells)}, int({start} + 1), int({width}))
+        ELSE array({working(grids.table, key)}) END"""
+    return side.select("*", F.explode(F.expr(places)).alias(into)).repartitionById(n_workers, column(into))

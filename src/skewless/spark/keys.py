@@ -43,9 +43,27 @@ def _ungroupable(kind: DataType) -> str:
     return ""
 
 
+def hashing(df: DataFrame, names: Sequence[str]) -> str:
+    """The hash of the key in these columns, as a bigint, in SQL: NaN, -0.0 and NULL are treated as grouping does.
+
+    Expressions that are large are made as text. To make them of Columns, Python would ask the JVM for each part.
+    """
+    fields = fields_of(df, names)
+    return f"xxhash64({', '.join(_without_maps(quoted(each.name), each.dataType, 'array_sort') for each in fields)})"
+
+
 def hashed(df: DataFrame, names: Sequence[str]) -> Column:
-    """The hash of the key in these columns, as a bigint. NaN, -0.0 and NULL are treated as grouping does."""
-    return F.xxhash64(*(_hashable(column(field.name), field.dataType) for field in fields_of(df, names)))
+    """The same as a column."""
+    return F.expr(hashing(df, names))
+
+
+def ordered(df: DataFrame, names: Sequence[str]) -> list[Column]:
+    """The columns of a key in a form that Spark can sort. Maps are equal if their entries are, one by one.
+
+    So it is in Spark's grouped Python functions; for its hashes and aggregates, the order of entries does not matter.
+    """
+    fields = fields_of(df, names)
+    return [F.expr(_without_maps(quoted(field.name), field.dataType, "")) for field in fields]
 
 
 def any_null(names: Sequence[str]) -> Column:
@@ -56,20 +74,30 @@ def any_null(names: Sequence[str]) -> Column:
     return found
 
 
+def quoted(name: str) -> str:
+    """The name of a column in SQL, dots and all."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 def column(name: str) -> Column:
-    """The column of exactly this name, dots and all."""
-    return F.col("`" + name.replace("`", "``") + "`")
+    """The column of exactly this name."""
+    return F.col(quoted(name))
 
 
-def _hashable(value: Column, kind: DataType) -> Column:
-    """The same value in a form that Spark hashes: it hashes everything but maps, which have no order."""
+def _without_maps(value: str, kind: DataType, arranged: str, depth: int = 0) -> str:
+    """The same value with arrays of entries for maps, which Spark neither hashes nor sorts.
+
+    arranged: the function that arranges entries, if any.
+    """
+    each = f"each{depth}"
     if isinstance(kind, MapType):
-        entries = F.map_entries(value)
-        return F.array_sort(F.transform(entries, lambda e: F.struct(e["key"], _hashable(e["value"], kind.valueType))))
+        entry = f"struct({each}.key, {_without_maps(f'{each}.value', kind.valueType, arranged, depth + 1)})"
+        return f"{arranged}(transform(map_entries({value}), {each} -> {entry}))"
     if isinstance(kind, ArrayType) and _has_map(kind):
-        return F.transform(value, lambda element: _hashable(element, kind.elementType))
+        return f"transform({value}, {each} -> {_without_maps(each, kind.elementType, arranged, depth + 1)})"
     if isinstance(kind, StructType) and _has_map(kind):
-        return F.struct(*(_hashable(value[field.name], field.dataType).alias(field.name) for field in kind.fields))
+        named = [(f"{value}.{quoted(field.name)}", field.dataType) for field in kind.fields]
+        return f"struct({', '.join(_without_maps(*field, arranged, depth + 1) for field in named)})"
     return value
 
 

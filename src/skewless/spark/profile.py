@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from io import StringIO
 from math import inf, isinf
@@ -14,11 +14,13 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from skewless.arrays import require, whole
 from skewless.histogram import Histogram
+from skewless.kernels.hash import all_mixed, hasher
 from skewless.spark.keys import any_null, column, fields_of, hashed, unused
 from skewless.table import RoutingTable
 
@@ -44,9 +46,7 @@ class Profile:
 
     def straggler(self, n_workers: int, table: RoutingTable | None = None) -> float:
         """How many times as long as the mean the longest worker takes: hashed, or by a table."""
-        table = table or RoutingTable.hashed(whole("n_workers", n_workers, 1))
-        load = table.loads(self.histogram.keys, self.histogram.counts, self.histogram.rest)
-        return float(load.max() / load.mean()) if self.rows else 1.0
+        return straggler(self.histogram, table or RoutingTable.hashed(whole("n_workers", n_workers, 1)))
 
     def hottest(self, most: int = 10) -> list[tuple[tuple[Any, ...], int]]:
         """The hottest keys with their rows. Runs a job: the profile itself knows hashes only."""
@@ -75,6 +75,19 @@ class Profile:
         return f"{part} measured in {self.seconds:.1f} s"
 
 
+def straggler(histogram: Histogram, table: RoutingTable) -> float:
+    """How many times as long as the mean the longest worker takes by a table."""
+    load = table.loads(histogram.keys, histogram.counts, histogram.rest)
+    return float(load.max() / load.mean()) if histogram.total else 1.0
+
+
+def hash_straggler(histogram: Histogram, n_workers: int) -> float:
+    """The same by the worst of several hash functions: Spark's own may suit few keys better, or worse."""
+    table, seeds = RoutingTable.hashed(n_workers), range(8)
+    mixed = [replace(histogram, keys=all_mixed(hasher(n_workers, seed), histogram.keys)) for seed in seeds]
+    return max(straggler(one, table) for one in mixed)
+
+
 def profile(df: DataFrame, *keys: str, sample: float | None = 1.0) -> Profile:
     """The keys of a DataFrame, by one native pass over all of its rows, or a sample of them.
 
@@ -95,14 +108,14 @@ def profiles(frames: Sequence[tuple[DataFrame, tuple[str, ...]]], sample: float 
     again = [
         number
         for number, share in enumerate(shares)
-        if sample is None and share < 1 and found[number]["rows"] < ENOUGH / 2
+        if sample is None and share < 1 and found[number].rows < ENOUGH / 2
     ]
     for number in again:
-        shares[number] = min(1.0, shares[number] * ENOUGH / max(found[number]["rows"], 1))
+        shares[number] = min(1.0, shares[number] * ENOUGH / max(found[number].rows, 1))
         (found[number],) = _measured([frames[number]], [shares[number]])
     seconds = perf_counter() - began
     return [
-        profiled(df, keys, one, share, seconds) for (df, keys), one, share in zip(frames, found, shares, strict=True)
+        _profile(df, keys, one, share, seconds) for (df, keys), one, share in zip(frames, found, shares, strict=True)
     ]
 
 
@@ -117,27 +130,36 @@ class Reads(NamedTuple):
 
     bytes: float
     rows: float  # if Spark does not know, but the bytes, what is likely
+    most: float  # rows that the DataFrame can have
+
+
+# Parts of a plan that give no more rows than they get, and leaves of which Spark has counted the rows.
+_KEEPING = {"Project", "Filter", "Sample", "Union", "Sort", "Repartition", "RepartitionByExpression"}
+_COUNTED = {"InMemoryRelation", "LocalRelation", "Range"}
 
 
 def reads(df: DataFrame) -> Reads:
     """What is read for a DataFrame: the leaves of its plan. Runs no job."""
     units = {unit: 1024**power for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB"))}
-    size, rows = 0.0, 0.0
-    known = re.compile(r"^([ :+-]*).*Statistics\(sizeInBytes=([\d.E+]+) (\w+)(?:, rowCount=([\d.E+]+))?")
+    size, rows, most = 0.0, 0.0, 0.0
+    known = re.compile(r"^([ :+-]*)(\w+).*Statistics\(sizeInBytes=([\d.E+]+) (\w+)(?:, rowCount=([\d.E+]+))?")
     plan = explained(df, "cost").partition("== Physical Plan ==")[0].splitlines()
     nodes = [(found, line) for line in plan if (found := known.match(line))]
     depths = [len(found[1]) for found, _ in nodes]
     for (found, line), depth, following in zip(nodes, depths, [*depths[1:], 0], strict=True):
+        _, node, number, unit, counted = found.groups()
         if following > depth:
+            most += 0.0 if node in _KEEPING else inf
             continue
-        if found[3] not in units:
-            return Reads(inf, inf)  # EiB: Spark's word for not knowing
-        here = float(found[2]) * units[found[3]]
+        if unit not in units:
+            return Reads(inf, inf, inf)  # EiB: Spark's word for not knowing
+        here = float(number) * units[unit]
         left_out = re.search(r"\.\.\. (\d+) more fields", line)
         columns = line.count("#") + int(left_out[1] if left_out else 0)
         size += here
-        rows += float(found[4]) if found[4] else here / (WIDTH * max(columns, 1))
-    return Reads(size, rows)
+        rows += float(counted) if counted else here / (WIDTH * max(columns, 1))
+        most += float(counted) if counted and node in _COUNTED else inf
+    return Reads(size, rows, most)
 
 
 def explained(df: DataFrame, mode: str | None = None) -> str:
@@ -147,14 +169,42 @@ def explained(df: DataFrame, mode: str | None = None) -> str:
     return printed.getvalue()
 
 
-def _measured(frames: Sequence[tuple[DataFrame, tuple[str, ...]]], shares: Sequence[float]) -> list[dict[str, Any]]:
-    """What `measures` finds in each. One job does it, in which Spark works on all of them at the same time."""
-    rows = []
-    for number, ((df, keys), share) in enumerate(zip(frames, shares, strict=True)):
-        some = df if share == 1 else df.sample(fraction=share, seed=1)
-        hashes = some.select(hashed(df, keys).alias("hash"), any_null(keys).alias("is_null"))
-        rows.append(hashes.agg(*measures("hash", column("is_null")), F.lit(number).alias("number")))
-    return [row.asDict() for row in sorted(reduce(DataFrame.unionAll, rows).collect(), key=lambda row: row["number"])]
+class Counts(NamedTuple):
+    """What was found in rows, or in a sample of them."""
+
+    rows: int
+    distinct: int
+    nulls: int
+    hashes: NDArray[np.int64]  # of the hottest keys
+    counts: NDArray[np.int64]
+
+
+def _measured(frames: Sequence[tuple[DataFrame, tuple[str, ...]]], shares: Sequence[float]) -> list[Counts]:
+    """What there is in each, or in a sample. One job does it, in which Spark works on all of them at the same time.
+
+    If they are sure to be few, the hashes come here to be counted: an aggregate takes Spark two stages, not one.
+    """
+    some = [
+        df if share == 1 else df.sample(fraction=share, seed=1) for (df, _), share in zip(frames, shares, strict=True)
+    ]
+    hashes = [
+        rows.select(hashed(rows, keys).alias("hash"), any_null(keys).alias("is_null"))
+        for rows, (_, keys) in zip(some, frames, strict=True)
+    ]
+    if sum(reads(df).most * share for (df, _), share in zip(frames, shares, strict=True)) <= 2 * ENOUGH:
+        numbered = [rows.select("*", F.lit(number)) for number, rows in enumerate(hashes)]
+        hash_of, is_null, number_of = (values.to_numpy() for values in reduce(DataFrame.unionAll, numbered).toArrow())
+        return [_counted(hash_of[number_of == number], is_null[number_of == number]) for number in range(len(frames))]
+    told = measures("hash", column("is_null"))
+    numbered = [rows.agg(*told, F.lit(number).alias("number")) for number, rows in enumerate(hashes)]
+    found = sorted(reduce(DataFrame.unionAll, numbered).collect(), key=lambda row: row["number"])
+    return [_parsed(row.asDict()) for row in found]
+
+
+def _counted(hashes: NDArray[np.int64], is_null: NDArray[np.bool_]) -> Counts:
+    keys, counts = np.unique(hashes, return_counts=True)
+    hottest = np.argsort(-counts, kind="stable")[:KEPT]
+    return Counts(hashes.size, keys.size, int(is_null.sum()), keys[hottest], counts[hottest])
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,37 +233,45 @@ def watch(df: DataFrame, *keys: str) -> Watched:
     return Watched(rows.select(*map(column, df.columns)), tuple(keys), df, observation)
 
 
-def measures(hashes: str, is_null: Column) -> list[Column]:
+def measures(hashes: str, is_null: Column, counted: str | None = None) -> list[Column]:
     """Aggregates of the rows from which `profiled` makes a profile: of a pass of its own, or of `df.observe`.
 
     hashes: the column of key hashes. A column, because aggregates would not compile an expression.
+    counted: the same in a sample of the rows, and NULL in the others; left out, all rows are counted.
     """
     return [
-        F.count(F.lit(1)).alias("rows"),
+        F.count(column(counted or hashes)).alias("rows"),
         # Not approx_count_distinct: as exact as this, its buffer has hundreds of columns, which are slow to compile.
         F.hll_sketch_estimate(F.hll_sketch_agg(column(hashes), F.lit(12))).alias("distinct"),
         F.count_if(is_null).alias("nulls"),
-        # One string: Spark hands thousands of pairs to Python one by one, and slowly.
-        F.to_json(F.call_function("approx_top_k", column(hashes), F.lit(KEPT), F.lit(TRACKED))).alias("top"),
+        # One string: every pair would be a row of its own, by way of py4j.
+        F.to_json(F.call_function("approx_top_k", column(counted or hashes), F.lit(KEPT), F.lit(TRACKED))).alias("top"),
     ]
 
 
-def profiled(
-    df: DataFrame, keys: Sequence[str], found: Mapping[str, Any], sample: float = 1.0, seconds: float = 0.0
-) -> Profile:
+def profiled(df: DataFrame, keys: Sequence[str], found: Mapping[str, Any], sample: float = 1.0) -> Profile:
     """The profile of rows, of which `measures` found this; nothing was found where there were no rows.
 
     sample: the share of rows that was looked at.
     """
-    rows, nulls = found.get("rows", 0), found.get("nulls", 0)
-    top = [entry for entry in json.loads(found.get("top") or "[]") if sample == 1 or entry["count"] >= RARE]
-    hashes = np.array([entry["item"] for entry in top], np.int64).view(np.uint64)
-    counts = np.array([entry["count"] for entry in top], np.float64)
+    return _profile(df, keys, _parsed(found), sample, seconds=0.0)
+
+
+def _parsed(found: Mapping[str, Any]) -> Counts:
+    # Rows that were not to be counted have NULL for a hash, which Spark counts, too.
+    top = [entry for entry in json.loads(found.get("top") or "[]") if "item" in entry]
+    hashes, counts = (np.array([entry[name] for entry in top], np.int64) for name in ("item", "count"))
+    return Counts(found.get("rows", 0), found.get("distinct", 0), found.get("nulls", 0), hashes, counts)
+
+
+def _profile(df: DataFrame, keys: Sequence[str], found: Counts, sample: float, seconds: float) -> Profile:
+    kept = found.counts >= (0 if sample == 1 else RARE)
+    hashes, counts = found.hashes[kept].view(np.uint64), found.counts[kept].astype(np.float64)
     order = np.lexsort((hashes, -counts))
-    rest = max(0.0, rows - float(counts.sum()))
+    rest = max(0.0, found.rows - float(counts.sum()))
     histogram = Histogram(hashes[order], counts[order] / sample, rest / sample)
-    scaled = [round(number / sample) for number in (rows, nulls)]
-    return Profile(tuple(keys), scaled[0], found.get("distinct", 0), scaled[1], histogram, seconds, sample, df)
+    rows, nulls = (round(number / sample) for number in (found.rows, found.nulls))
+    return Profile(tuple(keys), rows, found.distinct, nulls, histogram, seconds, sample, df)
 
 
 def observed(observation: Observation) -> dict[str, Any]:

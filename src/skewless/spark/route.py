@@ -58,45 +58,55 @@ def _placed(hashes: NDArray[np.uint64], size: int) -> Slots | None:
     return Slots(shifts, hashes.view(np.int64)[numbers], numbers)
 
 
-def worker(table: RoutingTable, key: Column, ordinal: Column | None = None) -> Column:
-    """The worker of a row as an int, from the hash of its key, as RoutingTable.route gives it.
+def worker(table: RoutingTable, key: str, ordinal: str | None = None) -> Column:
+    """The worker of a row as an int, as RoutingTable.route gives it.
 
-    ordinal: a bigint that differs from row to row; needed if the table splits keys.
+    key: the hash of its key, in SQL.
+    ordinal: a bigint that differs from row to row, in SQL; needed if the table splits keys.
     """
-    mixed = F.xxhash64(key)
-    tail = element(table.hosts, mixed.bitwiseAND(F.lit(table.hosts.size - 1)))
+    return F.expr(working(table, key, ordinal))
+
+
+def working(table: RoutingTable, key: str, ordinal: str | None = None) -> str:
+    """The same in SQL."""
+    mixed = f"xxhash64({key})"
+    tail = element(table.hosts, f"{mixed} & {table.hosts.size - 1}L")
     if table.keys.size == 0:
         return tail
     slots = perfect(table.keys)
     slot = slot_of(slots, mixed)
-    hot = element(slots.hashes, slot, "bigint") == mixed
     if not table.splits_keys:
-        return F.when(hot, element(table.workers[table.starts[slots.numbers]], slot)).otherwise(tail)
+        own = element(table.workers[table.starts[slots.numbers]], slot)
+        return f"CASE WHEN {is_hot(slots, mixed)} THEN {own} ELSE {tail} END"
     if ordinal is None:
         raise ValueError("this table splits keys: which part a row goes to needs an ordinal")
     accept, aliases = table.alias
     starts, lengths = table.starts[slots.numbers], np.diff(table.starts)[slots.numbers]
-    coin = F.xxhash64(ordinal)
-    low = coin.bitwiseAND(F.lit(WHOLE - 1))
+    coin = f"xxhash64({ordinal})"
     # The upper half of the coin times the number of parts, without its lower half: below that number.
-    part = F.shiftrightunsigned(F.shiftrightunsigned(coin, 32) * element(lengths, slot, "bigint"), 32)
-    column = element(starts, slot, "bigint") + part
-    own = low < element(accept, column, "bigint")
-    return F.when(hot, F.when(own, element(table.workers, column)).otherwise(element(aliases, column))).otherwise(tail)
+    upper = f"shiftrightunsigned({coin}, 32) * {element(lengths, slot, 'bigint')}"
+    part = f"({element(starts, slot, 'bigint')} + shiftrightunsigned({upper}, 32))"
+    own = f"({coin} & {WHOLE - 1}L) < {element(accept, part, 'bigint')}"
+    place = f"CASE WHEN {own} THEN {element(table.workers, part)} ELSE {element(aliases, part)} END"
+    return f"CASE WHEN {is_hot(slots, mixed)} THEN {place} ELSE {tail} END"
 
 
-def slot_of(slots: Slots, mixed: Column) -> Column:
+def is_hot(slots: Slots, mixed: str) -> str:
+    """Whether a hash is that of a hot key."""
+    return f"{element(slots.hashes, slot_of(slots, mixed), 'bigint')} = {mixed}"
+
+
+def slot_of(slots: Slots, mixed: str) -> str:
     """The slot in which a hash is, if it is that of a hot key."""
-    shift = element(slots.shifts, mixed.bitwiseAND(F.lit(slots.shifts.size - 1)))
-    shifted = F.call_function("shiftrightunsigned", mixed, shift)
-    return shifted.bitwiseAND(F.lit(slots.hashes.size - 1))
+    shift = element(slots.shifts, f"{mixed} & {slots.shifts.size - 1}L")
+    return f"(shiftrightunsigned({mixed}, {shift}) & {slots.hashes.size - 1}L)"
 
 
-def element(values: NDArray[np.int64] | NDArray[np.int32], index: Column, kind: str = "int") -> Column:
+def element(values: NDArray[np.int64] | NDArray[np.int32], index: str, kind: str = "int") -> str:
     """An element of a constant array."""
-    return F.get(constant(values, kind), index.cast("int"))
+    return f"get({constant(values, kind)}, int({index}))"
 
 
-def constant(values: NDArray[np.int64] | NDArray[np.int32], kind: str = "int") -> Column:
+def constant(values: NDArray[np.int64] | NDArray[np.int32], kind: str = "int") -> str:
     """A constant array. One string is parsed once; thousands of literals would be a plan of that size."""
-    return F.split(F.lit(",".join(map(str, values.tolist()))), ",").cast(f"array<{kind}>")
+    return f"CAST(split('{','.join(map(str, values.tolist()))}', ',') AS ARRAY<{kind}>)"

@@ -10,24 +10,28 @@ from functools import partial
 from time import time
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
 from skewless.arrays import require
+from skewless.histogram import Histogram
+from skewless.kernels.hash import spark_unhashed
 from skewless.spark.batch import WORKER, parallelism
 from skewless.spark.checkpoint import Checkpoint, filesystem
 from skewless.spark.engine import Batch, Found
 from skewless.spark.groupstate import Clock, Timeout
-from skewless.spark.keys import column, fields_of, hashed, unused
+from skewless.spark.keys import column, fields_of, hashing, unused
 from skewless.spark.processor import Processing
-from skewless.spark.profile import measures, observed, profiled
+from skewless.spark.profile import observed
 from skewless.spark.route import worker
 from skewless.spark.schema import arrow_schema, nullable, rows_schema
-from skewless.spark.task import PLACE, Function, Lasting, Loading, Task
+from skewless.spark.task import PLACE, REPORT, Function, Lasting, Loading, Task
 from skewless.spark.windows import EARLIEST
 from skewless.store import Manifest, Receipt, Segment, Share, Store, entries, merge, sweep
 from skewless.table import RoutingTable
@@ -35,10 +39,6 @@ from skewless.table import RoutingTable
 INITIAL = "initial.json"  # the manifest that a query begins with
 FIRST = -1  # the version of that
 SWEEP = 8  # batches after which files that nothing needs are looked for
-REPORT = StructType([StructField("worker", T.IntegerType())])
-for _name in ("rows", "keys", "expired", "told", "read"):
-    REPORT.add(_name, T.LongType())
-REPORT.add("seconds", T.DoubleType()).add("receipt", T.BinaryType())
 log = logging.getLogger(__name__)
 
 
@@ -67,14 +67,14 @@ class Stateful:
     @property
     def written(self) -> StructType:
         """What tasks write: rows of output, and of each task one with its report."""
-        return StructType([StructField("out", nullable(self.output)), StructField("report", REPORT)])
+        return StructType([StructField("out", nullable(self.output)), StructField("report", from_arrow_type(REPORT))])
 
     def run(self, given: Batch) -> Found:
         """One batch. Each task reports what it wrote in a row of its output, which Spark commits with the others.
 
         So of several attempts of a task exactly that one counts whose output counts.
         """
-        df, batch, state, by, files, measure = given
+        df, batch, state, by, files, portion = given
         if not isinstance(by, RoutingTable):
             raise ValueError("keyed state needs a routing table: it is kept where the table says")
         table = by
@@ -83,15 +83,14 @@ class Stateful:
         manifest = _merged(files, store, _manifest(state, store, files))
         watermark = state["watermark"] if state else EARLIEST
         late = state.get("late", watermark) if state else EARLIEST
-        seen, keyed = Observation(f"seen {batch}"), Observation(f"keys {batch}") if measure else None
-        routed, place = self._routed(df, table, late, seen, keyed)
+        seen = Observation(f"seen {batch}")
+        routed, place = self._routed(df, table, late, seen)
         n, clock = table.n_workers, self.clock(self._now(batch, files), max(watermark // 1000, 0))
         task = self.task(store, manifest, table, batch, clock, place, df)
         directory = f"output/{batch}"
         routed.mapInArrow(task, self.written).write.mode("overwrite").parquet(files.place(directory))
         reports = _reports(files.place(directory), n)
         facts = observed(seen)
-        known = None if keyed is None else profiled(df, self.keys, observed(keyed))
         manifest = manifest.committed(store, batch, [Receipt.from_bytes(report["receipt"]) for report in reports])
         if some := manifest.due():
             _merge_later(df.sparkSession, files, store, some, table)
@@ -111,7 +110,7 @@ class Stateful:
         }
         kept = {"watermark": moved_on, "late": watermark, "manifest": manifest.to_json(), "batch": batch}
         schemas = {"key": key.jsonValue(), "state": self.state.jsonValue(), "n_workers": n}
-        histogram = known.histogram if known is not None and known.rows else None
+        histogram = _histogram(reports) if portion and any(record["loads"]) else None
         return Found(kept | schemas, output.select("out.*") if told else None, histogram, record)
 
     def clock(self, now: int, watermark: int) -> Clock:
@@ -162,17 +161,12 @@ class Stateful:
             files.write(f"times/{batch}.json", known)
         return int(known)
 
-    def _routed(
-        self, df: DataFrame, table: RoutingTable, late: int, seen: Observation, keyed: Observation | None
-    ) -> tuple[DataFrame, str]:
+    def _routed(self, df: DataFrame, table: RoutingTable, late: int, seen: Observation) -> tuple[DataFrame, str]:
         """The rows on their workers, sorted by the places of their keys; and the name of the column of those."""
         Share.of(table, 0)  # refuses split keys; and what it computes goes along to the tasks, which compile nothing
-        place, number, key_hash = unused(df, PLACE, WORKER, "hash")
-        rows = self._on_time(df, late, seen).select("*", hashed(df, self.keys).alias(key_hash))
-        if keyed is not None:
-            rows = rows.observe(keyed, *measures(key_hash, F.lit(False)))
-        hash_of, n = column(key_hash), table.n_workers
-        rows = rows.select("*", F.xxhash64(hash_of).alias(place), worker(table, hash_of).alias(number)).drop(key_hash)
+        (place, number), n, key = unused(df, PLACE, WORKER), table.n_workers, hashing(df, self.keys)
+        places, numbers = F.expr(f"xxhash64({key})").alias(place), worker(table, key).alias(number)
+        rows = self._on_time(df, late, seen).select("*", places, numbers)
         # One row without a key for each worker: keys may time out where no rows come.
         blank = [F.lit(None).cast(field.dataType) for field in rows.schema.fields[:-1]]
         each = df.sparkSession.range(0, n, 1, 1).select(*blank, F.col("id").cast("int"))
@@ -207,9 +201,9 @@ def load(initial: DataFrame, operator: Stateful, files: Checkpoint) -> None:
     store = Store(files.place("state"), arrow_schema(key), arrow_schema(operator.state))
     table, manifest = RoutingTable.hashed(parallelism(initial)), Manifest.empty(store)
     place, number = unused(initial, PLACE, WORKER)
-    hash_of = hashed(initial, operator.keys)
+    key_hash = hashing(initial, operator.keys)
     rows = initial if isinstance(function, Processing) else initial.select(*(column(name) for name in wanted))
-    rows = rows.select("*", F.xxhash64(hash_of).alias(place), worker(table, hash_of).alias(number))
+    rows = rows.select("*", F.expr(f"xxhash64({key_hash})").alias(place), worker(table, key_hash).alias(number))
     rows = rows.repartitionById(table.n_workers, column(number)).drop(number)
     if isinstance(function, Processing):
         begins = replace(operator, function=replace(function, is_initial=True))
@@ -268,6 +262,14 @@ def _reports(directory: str, n_workers: int) -> list[dict[str, Any]]:
     once = len(found) == n_workers and sorted(reports) == list(range(n_workers))
     require(once, f"{n_workers} workers have written {directory}, but it has {len(found)} reports")
     return [reports[number] for number in range(n_workers)]
+
+
+def _histogram(reports: list[dict[str, Any]]) -> Histogram:
+    """What the tasks of a batch counted: a key is on one worker, so that counts of hot keys are exact."""
+    places, counts = ([entry for report in reports for entry in report[name]] for name in ("places", "counts"))
+    keys, rows = spark_unhashed(np.array(places, np.int64).view(np.uint64)), np.array(counts, np.float64)
+    order = np.lexsort((keys, -rows))
+    return Histogram(keys[order], rows[order], float(sum(report["rows"] for report in reports) - rows.sum()))
 
 
 # Merging goes on while batches run. By directory: what is being merged, and what will tell of it.

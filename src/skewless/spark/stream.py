@@ -157,12 +157,10 @@ class Stream:
         by_table = not isinstance(self.partitioner, Exact)
         require(by_table, "keyed state goes by routing tables: take the partitioner itself, not an Exact")
         is_function = callable(func) or isinstance(func, Lasting)
-        require(is_function, f"applyInArrowWithState takes a function (key, rows, state), not {func!r}")
+        require(is_function, f"keyed state takes a function (key, rows, state), not {func!r}")
         require(timeout in get_args(Timeout), f"timeoutConf is one of {', '.join(get_args(Timeout))}, not {timeout!r}")
         timed = timeout != "EventTimeTimeout" or self.time is not None
         require(timed, 'timeouts in event time need the time of rows: sl.stream(..., time="ts")')
-        routes = isinstance(self.partitioner, Exact)
-        require(not routes, "each key's state is where a table says: leave sl.Exact out")
         kinds = schema_of(output), schema_of(state)
         arrow_schema(kinds[1])
         operator = Stateful(self.keys, func, *kinds, timeout, self.time, self.watermark, in_pandas)

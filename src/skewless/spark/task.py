@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pyspark import TaskContext
 
 from skewless.arrays import require
@@ -35,8 +37,11 @@ REPORT = pa.struct(
         "read": pa.int64(),  # bytes of durable state
         "seconds": pa.float64(),
         "receipt": pa.binary(),
+        "places": pa.list_(pa.int64()),  # of the hottest keys
+        "counts": pa.list_(pa.int64()),  # of their rows
     }
 )
+HOTTEST = 4096  # keys that all tasks report together
 _FULL = 20_000  # rows that are worked on at once, at the least
 
 
@@ -70,7 +75,7 @@ class Task:
         worker = TaskContext.get().partitionId()  # type: ignore[union-attr]  # there is one in a task
         share, tally = Share.of(self.table, worker), Tally()
         changes, told, rows, keys, expired = Changes(self.store), 0, 0, 0, 0
-        touched: list[Places] = []
+        touched, counts = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
         place = local_directory(self.directory, worker)
         with opened(place, worker, self.store, self.manifest, share, tally) as copy, self._running() as function:
             for chunk in whole_runs(batches, self.place):
@@ -79,17 +84,22 @@ class Task:
                 output = self._called(function, groups, copy, changes)
                 rows, keys, told = rows + chunk.num_rows, keys + groups.places.size, told + output.num_rows
                 touched.append(groups.places)
+                counts.append(np.diff(groups.bounds))
                 yield from self._yielded(output)
-            late = self._expired(copy, np.concatenate(touched) if touched else np.empty(0, np.uint64))
+            had_rows = np.concatenate(touched)
+            late = self._expired(copy, had_rows)
             expired = len(late)
             output = self._timed_out(function, late, changes)
             told += output.num_rows
             yield from self._yielded(output)
             receipt = self.store.write(changes.table(), share, self.version, worker)
+        hottest = _hottest(had_rows, np.concatenate(counts), HOTTEST // self.table.n_workers + 1)
         spent = perf_counter() - began
-        report = (worker, rows, keys, expired, told, tally.bytes, spent, receipt.to_bytes())
+        report = (worker, rows, keys, expired, told, tally.bytes, spent, receipt.to_bytes(), *hottest)
         row = pa.array([dict(zip([each.name for each in REPORT], report, strict=True))], REPORT)
         yield pa.record_batch([pa.nulls(1, pa.struct(list(self.output))), row], names=["out", "report"])
+        if not gc.get_freeze_count():
+            gc.freeze()  # Spark collects garbage after each task: all that is imported need not be looked at again
 
     def _running(self) -> AbstractContextManager[Function]:
         return self.function.running() if isinstance(self.function, Lasting) else nullcontext(self.function)
@@ -170,6 +180,14 @@ class Task:
         for batch in output.combine_chunks().to_batches():
             rows = pa.StructArray.from_arrays(batch.columns, fields=list(self.output))
             yield pa.record_batch([rows, pa.nulls(len(rows), REPORT)], names=["out", "report"])
+
+
+def _hottest(places: Places, counts: NDArray[np.int64], most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The places with the most rows; where two keys are in one place, they count as one."""
+    once, inverse = np.unique(places, return_inverse=True)
+    rows = np.bincount(inverse, counts, once.size).astype(np.int64)
+    order = np.argsort(-rows, kind="stable")[:most]
+    return once[order].view(np.int64), rows[order]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from skewless.spark.checkpoint import Checkpoint
 from skewless.spark.engine import Batch, Found
 from skewless.spark.exact import Pass, Sourced, Sources, passed
 from skewless.spark.fold import Fold
-from skewless.spark.keys import column, fields_of, hashed, unused
+from skewless.spark.keys import column, fields_of, hashed, hashing, unused
 from skewless.spark.panes import PANE, START, Panes, Span, Store, forget, pane
 from skewless.spark.profile import measures, observed, profiled
 from skewless.spark.route import worker
@@ -52,20 +52,22 @@ class Windows:
 
     def run(self, given: Batch) -> Found:
         """One batch: route, partial states, final states to disk, and the windows to tell of after it."""
-        df, batch, state, by, files, measure = given
+        df, batch, state, by, files, portion = given
         last = state or {"watermark": EARLIEST, "panes": [], "running": None}
         watermark, panes, running = last["watermark"], [Panes(*entry) for entry in last["panes"]], last["running"]
         store = Store(df.sparkSession, fields_of(df, self.keys), self.fold.schema(df), files)
-        at, key = unused(df, "time", "hash")
+        at, key, some = unused(df, "time", "hash", "counted hash")
         seen = Observation(f"seen {batch}")
         rows = df.select("*", F.unix_micros(column(self.time)).alias(at)).where(column(at).isNotNull())
         rows = rows.select("*", self.span.pane_of(column(at)).alias(PANE))
         on_time = self.span.windows_of(pane())[1] + self.span.size > watermark
         rows = rows.observe(seen, *self._measures(column(at), on_time)).where(on_time).drop(at)
-        keyed = Observation(f"keys {batch}") if measure else None
+        keyed = Observation(f"keys {batch}") if portion else None
         if keyed is not None:
-            rows = rows.select("*", hashed(df, self.keys).alias(key)).observe(keyed, *measures(key, F.lit(False)))
-            rows = rows.drop(key)
+            hashes = hashed(df, self.keys)
+            counted = hashes if portion == 1 else F.when(F.rand(1) < portion, hashes)
+            rows = rows.select("*", hashes.alias(key), counted.alias(some))
+            rows = rows.observe(keyed, *measures(key, F.lit(False), some)).drop(key, some)
         states, watched = self._states(rows, store.states, by, batch)
         store.write(states, "panes", batch)
         facts = observed(seen)
@@ -81,7 +83,7 @@ class Windows:
         elif panes:
             output, running = self._complete(panes, batch, (watermark, moved_on), running, store)
         kept = [entry for entry in panes if self._matters(entry, moved_on, running)]
-        known = None if keyed is None else profiled(df, self.keys, observed(keyed))
+        known = None if keyed is None else profiled(df, self.keys, observed(keyed), portion)
         record = {
             "rows": facts.get("rows", 0),
             "late": facts.get("late", 0),
@@ -135,7 +137,7 @@ class Windows:
             if routing.splits_keys:
                 return self.fold.merged(states.drop(number), by, schema), watched
         elif routing.splits_keys:
-            reducer = worker(reducing(routing), hashed(rows, self.keys))
+            reducer = worker(reducing(routing), hashing(rows, self.keys))
             states = states.drop(number).select("*", reducer.alias(number)).repartitionById(n, column(number))
             states = self.fold.merged(states, [*by, number], schema)
         return states.drop(number), watched
