@@ -70,12 +70,19 @@ def triggers(query: Any) -> list[float]:
 
 
 def in_turns(directory: Path, **jobs: Callable[[Path], Any]) -> dict[str, float]:
-    """The median time of a batch of each, run one after the other, several times."""
+    """The median time of a batch of each, run one after the other, several times; each time another one begins.
+
+    The first time does not count: the JVM compiles, and Python workers start.
+    """
     times: dict[str, list[float]] = {name: [] for name in jobs}
-    for turn in range(ROUNDS):
-        for name, job in jobs.items():
+    names = list(jobs)
+    for turn in range(-1, ROUNDS):
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
             place = directory / f"{name}-{turn}"
-            times[name] += triggers(job(place))
+            found = triggers(jobs[name](place))
+            print(f"turn {turn + 1}, {name}: {statistics.median(found):.2f} s", file=sys.stderr)
+            if turn >= 0:
+                times[name] += found
             shutil.rmtree(place, ignore_errors=True)
     return {name: statistics.median(found) for name, found in times.items()}
 
@@ -214,7 +221,6 @@ def sources(spark: SparkSession, directory: Path) -> list[Claim]:
 
     claims = []
     for kind in ("parquet", "json"):
-        by("last", kind)(directory / f"warm-{kind}")
         found = in_turns(directory, **{name: by(name, kind) for name in choices})
         for name in ("present", "a tenth"):
             quotient = found["last"] / found[name]

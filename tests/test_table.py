@@ -155,6 +155,10 @@ def test_resizing_moves_little_and_stays_even(old: int, new: int) -> None:
     # The least that any even placement must move: what the new workers get, or what those who go had.
     assert changed.mass <= abs(1 - min(old, new) / max(old, new)) + 2 * max(old, new) / after.hosts.size
     assert set(changed.keys.tolist()) == ({1, 2} if new < old else set())
+    came_from = np.tile(before.hosts, after.hosts.size // before.hosts.size)
+    former = [set(came_from[after.hosts == worker].tolist()) - {worker} for worker in range(new)]
+    givers, takers = (old, new - old) if new > old else (old - new, new)
+    assert max(map(len, former)) <= givers // max(takers, 1) + 2, "each gets hosts of few others"
 
 
 @pytest.mark.compiled

@@ -235,9 +235,9 @@ class RoutingTable:
     def resized(self, n_workers: int) -> Self:
         """The same table for more or fewer workers, with little placed elsewhere.
 
-        New workers take the same part of the hosts of each of the others; the hosts of workers that go are dealt out
-        evenly. A hot key stays where it is, as far as its workers stay; if none does, it goes where its host is.
-        Placing hot keys on new workers is the business of a partitioner.
+        Each worker gives the same part of its hosts to new ones; the hosts of workers that go are dealt out evenly. A
+        worker gets hosts of as few others as can be. A hot key stays where it is, as far as its workers stay; if none
+        does, it goes where its host is. Placing hot keys on new workers is the business of a partitioner.
         """
         if n_workers == self.n_workers:
             return self
@@ -325,15 +325,19 @@ def dealt(mass: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.
 
 
 def _redealt(hosts: NDArray[np.int32], old: int, new: int) -> NDArray[np.int32]:
-    """Hosts for another number of workers: from each an equal part for those who come, or from those who go to all."""
+    """Hosts for another number of workers: from each an equal part for those who come, or from those who go to all.
+
+    A worker gets what it gets from as few others as can be: it has to read their files, if the hosts have state.
+    """
     hosts = hosts.copy()
     if new < old:
         free = np.flatnonzero(hosts >= new)
-        hosts[free] = np.arange(free.size) % new
+        free = free[np.argsort(hosts[free], kind="stable")]
+        hosts[free] = np.arange(free.size) * new // max(free.size, 1)
     else:
         of_each = [np.flatnonzero(hosts == worker) for worker in range(old)]
         free = np.concatenate([own[round(own.size * old / new) :] for own in of_each])
-        hosts[free] = old + np.arange(free.size) % (new - old)
+        hosts[free] = old + np.arange(free.size) * (new - old) // max(free.size, 1)
     return hosts
 
 

@@ -223,7 +223,9 @@ def _each(
         if waiting:
             yield pa.Table.from_batches(waiting)
 
-    def fitting(found: pa.Table) -> pa.Table:
+    def fitting(found: Any) -> pa.Table:
+        if not isinstance(found, pa.Table):
+            raise TypeError(f"the function returns a pyarrow Table, not {type(found).__name__}")
         if sorted(found.column_names) != sorted(names):
             raise ValueError(f"the function's result has columns {found.column_names}, not {names}")
         return found.select(names)

@@ -278,8 +278,8 @@ def stream(
     watermark: how long after the latest time seen a row may still come; later ones are dropped, and counted.
     partitioner: a name, an instance, a RoutingTable or an Exact; by default what costs least.
     n_workers: how many partitions; (least, most): as many as the load needs, by Prompt's elastic rule.
-    statistics: what the table of a batch is planned from: the batch before it ("last"), which reads nothing twice; all
-        of its own rows ("present"), before they are worked on; or this share of them.
+    statistics: what the table of a batch is planned from: the batch before it ("last"), which reads nothing twice, and
+        counts some 50,000 rows or more; all of its own rows ("present"), before they are worked on; or this share.
     """
     require(
         df.isStreaming, "stream takes a streaming DataFrame, such as spark.readStream gives; sl.group_by takes others"
