@@ -243,7 +243,7 @@ class States:
         assert self.read(table) == 0, "nothing moves"
 
     def _run(self, rows: DataFrame, table: RoutingTable) -> dict[str, Any]:
-        found = self.operator.run(Batch(rows, self.number, self.state, table, self.files, False))
+        found = self.operator.run(Batch(rows, self.number, self.state, table, self.files, 0.0))
         self.number, self.state = self.number + 1, found.state
         return found.record
 

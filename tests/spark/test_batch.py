@@ -260,6 +260,27 @@ def test_empty_and_tiny_frames(spark: SparkSession) -> None:
         assert sl.explain(df, "k").chosen == "hash"
 
 
+def test_python_aggregates_fit_their_schemas_or_say_why_not(spark: SparkSession) -> None:
+    df = spark.range(10).select((F.col("id") % 2).alias("k"), "id")
+
+    def of(partial: Any) -> DataFrame:
+        merged = sl.ArrowAggregate(partial, lambda states: states.slice(0, 1), lambda state: state, "n long", "n long")
+        return sl.group_by(df, "k", n_workers=2).agg(merged)
+
+    def small(some: pa.Table) -> pa.Table:
+        of_key = some["k"][0].as_py()
+        return pa.table({"n": pa.array([some.num_rows], pa.int8() if of_key else pa.int32())})
+
+    assert rows(of(small)) == rows(df.groupBy("k").count())
+    for partial, said in (
+        (lambda _: None, "returns a pyarrow Table, not NoneType"),
+        (lambda _: pa.table({"m": [1]}), "has columns \\['m'\\], not \\['n'\\]"),
+        (lambda _: pa.table({"n": ["many"]}), "many"),
+    ):
+        with pytest.raises(Exception, match=said):
+            of(partial).collect()
+
+
 def test_profile_counts_and_names_hot_keys(spark: SparkSession) -> None:
     df = skewed(spark)
     p = sl.profile(df, "k")

@@ -78,7 +78,7 @@ def test_states_are_those_of_a_dict_while_keys_move_and_workers_change(
     oracle: dict[Any, tuple[int, float]] = {}
     for batch in range(4):
         df, data = batch_of(spark, batch)
-        found = op.run(Batch(df, batch, state, tables(batch), files, True))
+        found = op.run(Batch(df, batch, state, tables(batch), files, 1.0))
         expected = {}
         for key, rows in data.groupby("k", dropna=False):
             name = key if isinstance(key, str) else None
@@ -90,6 +90,9 @@ def test_states_are_those_of_a_dict_while_keys_move_and_workers_change(
         assert {row["k"]: (row["n"], row["total"]) for row in found.output.collect()} == expected
         assert sum(found.record["loads"]) == 400
         assert found.histogram is not None
+        counted = sl.profile(df, "k").histogram
+        assert found.histogram.keys.tolist() == counted.keys.tolist()
+        assert found.histogram.counts.tolist() == counted.counts.tolist()
         state = found.state
         kept = read_state_of(spark, files, state)
         op.forget(state, files)

@@ -17,7 +17,7 @@ from pyspark.sql.types import DecimalType, IntegralType, StructType
 from skewless.arrays import require
 from skewless.spark.aggregate import Aggregate, ArrowAggregate, State, checked, count
 from skewless.spark.keys import column, fields_of, ordered, unused
-from skewless.spark.schema import nullable, schema_of
+from skewless.spark.schema import arrow_schema, nullable, schema_of
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ def _grouped(rows: DataFrame, by: Sequence[str], unseen: Sequence[str], step: St
     group = Window.partitionBy(*ordered(rows, by)).orderBy(F.lit(1))
     marked = rows.select("*", (F.row_number().over(group) == 1).alias(begins))
     schema = StructType([*fields_of(rows, by), *result.fields])
-    return marked.mapInArrow(_each(begins, by, unseen, step, result.names), schema)
+    return marked.mapInArrow(_each(begins, by, unseen, step, arrow_schema(result)), schema)
 
 
 # What follows makes functions that run in Python workers. Spark pickles those inside others by value, so that they need
@@ -206,9 +206,9 @@ def _grouped(rows: DataFrame, by: Sequence[str], unseen: Sequence[str], step: St
 
 
 def _each(
-    begins: str, by: Sequence[str], unseen: Sequence[str], step: Step, wanted: Sequence[str]
+    begins: str, by: Sequence[str], unseen: Sequence[str], step: Step, wanted: pa.Schema
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    constant, hidden, names = list(by), [begins, *unseen], list(wanted)
+    constant, hidden, names = list(by), [begins, *unseen], wanted.names
 
     def whole(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         """Tables of groups, which are all whole."""
@@ -230,6 +230,12 @@ def _each(
             raise ValueError(f"the function's result has columns {found.column_names}, not {names}")
         return found.select(names)
 
+    def joined(found: list[pa.Table]) -> pa.Table:
+        try:
+            return pa.concat_tables(found).cast(wanted)
+        except pa.ArrowException:  # they may be of several types
+            return pa.concat_tables([one.cast(wanted) for one in found])
+
     def call(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for groups in whole(batches):
             rows = groups.combine_chunks()
@@ -238,8 +244,7 @@ def _each(
             seen = rows.drop_columns(hidden)
             found = [fitting(step(seen.slice(*part))) for part in zip(starts.tolist(), lengths.tolist(), strict=True)]
             keys = rows.select(constant).take(np.repeat(starts, [one.num_rows for one in found]))
-            joined = pa.concat_tables(found, promote_options="default")
-            columns = [*keys.columns, *joined.columns]
+            columns = [*keys.columns, *joined(found).columns]
             yield from pa.table(columns, names=[*constant, *names]).combine_chunks().to_batches()
         if not gc.get_freeze_count():
             gc.freeze()  # Spark collects garbage after each task: all that is imported need not be looked at again

@@ -78,5 +78,8 @@ def _arrow(kind: DataType) -> pa.DataType:
     if isinstance(kind, T.DecimalType):
         return pa.decimal128(kind.precision, kind.scale)
     known = _PLAIN.get(type(kind))
-    require(known is not None, f"keyed state has no fields of type {kind.simpleString()}")
+    require(
+        known is not None,
+        f"states and results have no fields of type {kind.simpleString()}",
+    )
     return known
