@@ -66,7 +66,7 @@ reproduce: $(READY) ## the papers' figures and tables (minutes)
 pictures: $(READY) ## draw every partitioner under drift, and write docs/partitioners.md again
 	@$(BIN)/python -m lab.pictures
 
-scaling: $(READY) java ## measure the gain by skew, workers and cost per row, and write docs/spark.md (10 minutes, on a quiet machine)
+scaling: $(READY) java ## measure the gain by skew, workers and cost per row, and write docs/spark.md (15 minutes, on a quiet machine)
 	@$(BIN)/python -m benchmarks.spark_scaling
 
 docs: $(READY) ## write the generated parts of README.md again

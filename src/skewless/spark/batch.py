@@ -105,8 +105,8 @@ def needed(
         fields_of(df, keys)
         return None
     by, histogram = _planned(df, keys, partitioner, n_workers, sample, split, beside)
-    is_mild = histogram is not None and hash_straggler(histogram, by.n_workers) <= MILD
-    return None if is_free and is_mild else by
+    is_mild = is_free and histogram is not None and hash_straggler(histogram, by.n_workers) <= MILD
+    return None if is_mild else by
 
 
 def tiny(*frames: DataFrame) -> bool:

@@ -23,7 +23,7 @@ from skewless.table import RoutingTable
 
 Sink: TypeAlias = Callable[[DataFrame, int], object] | str
 COMMITS = 10  # that are kept, for people who look
-ENOUGH = 50_000  # rows of a batch that are enough to learn from while it runs; there will be others
+OBSERVED = 50_000  # rows of a batch that are enough to learn from while it runs; there will be others
 
 
 class Batch(NamedTuple):
@@ -102,7 +102,7 @@ class Engine:
         table = None if plan is None else plan.table
         portion = 0.0
         if isinstance(table, RoutingTable) and self.statistics == "last":
-            portion = min(1.0, ENOUGH / max(before["record"]["rows"], 1)) if before else 1.0
+            portion = min(1.0, OBSERVED / max(before["record"]["rows"], 1)) if before else 1.0
         found = self.operator.run(Batch(df, batch, before and before["state"], table, files, portion))
         worked = perf_counter()
         if found.output is not None:

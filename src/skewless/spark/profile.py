@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
@@ -244,8 +243,7 @@ def measures(hashes: str, is_null: Column, counted: str | None = None) -> list[C
         # Not approx_count_distinct: as exact as this, its buffer has hundreds of columns, which are slow to compile.
         F.hll_sketch_estimate(F.hll_sketch_agg(column(hashes), F.lit(12))).alias("distinct"),
         F.count_if(is_null).alias("nulls"),
-        # One string: every pair would be a row of its own, by way of py4j.
-        F.to_json(F.call_function("approx_top_k", column(counted or hashes), F.lit(KEPT), F.lit(TRACKED))).alias("top"),
+        F.call_function("approx_top_k", column(counted or hashes), F.lit(KEPT), F.lit(TRACKED)).alias("top"),
     ]
 
 
@@ -259,8 +257,8 @@ def profiled(df: DataFrame, keys: Sequence[str], found: Mapping[str, Any], sampl
 
 def _parsed(found: Mapping[str, Any]) -> Counts:
     # Rows that were not to be counted have NULL for a hash, which Spark counts, too.
-    top = [entry for entry in json.loads(found.get("top") or "[]") if "item" in entry]
-    hashes, counts = (np.array([entry[name] for entry in top], np.int64) for name in ("item", "count"))
+    top = [(item, count) for item, count in found.get("top") or () if item is not None]
+    hashes, counts = np.array(top, np.int64).reshape(-1, 2).T
     return Counts(found.get("rows", 0), found.get("distinct", 0), found.get("nulls", 0), hashes, counts)
 
 
