@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -140,12 +141,17 @@ def test_a_picture_shows_the_figures_of_each_panel() -> None:
     assert words.count("max / mean 1.50") == words.count("1.250 fragments a key") == 2
 
 
-def test_the_page_links_pictures_that_exist_and_all_of_them() -> None:
-    linked = re.findall(r"\]\(([^)]+)\)", pictures.PAGE.read_text())
-    assert sorted(linked) == sorted(f"pictures/{path.name}" for path in (pictures.PAGE.parent / "pictures").iterdir())
-    assert len(linked) == len(FAMILIES)
-    for path in linked:
-        assert (pictures.PAGE.parent / path).stat().st_size < 250_000
+def linked(page: Path) -> list[str]:
+    return re.findall(r"\]\((pictures/[^)]+)\)", page.read_text())
+
+
+def test_the_pages_link_pictures_that_exist_and_all_of_them() -> None:
+    docs = pictures.PAGE.parent
+    links = sorted(link for page in docs.glob("*.md") for link in linked(page))
+    assert links == sorted(f"pictures/{path.name}" for path in (docs / "pictures").iterdir())
+    assert sorted(linked(pictures.PAGE)) == sorted(f"pictures/{family.name}.svg" for family in FAMILIES)
+    for path in links:
+        assert (docs / path).stat().st_size < 250_000
 
 
 def test_the_page_and_its_pictures_are_those_of_the_results() -> None:

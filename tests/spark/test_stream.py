@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import skewless.spark as sl
+from skewless import streams
 
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -210,6 +211,21 @@ def test_arrow_aggregates_of_split_keys(spark: SparkSession, tmp_path: Path) -> 
     wanted = expected(spark, batches, 10, 10, n=F.count(F.lit(1)), most=F.max("v"))
     assert told(spark, tmp_path / "out") == wanted
     assert query.recent()[-1]["imbalance_ratio"] < 1.5
+
+
+def test_of_large_batches_a_part_is_counted_and_that_is_enough(spark: SparkSession, tmp_path: Path) -> None:
+    batches, rows = [], 120_000
+    for number in range(3):
+        ranks = streams.zipf(rows, 500, 1.2, seed=number).astype(np.int64)
+        begin = int(BEGIN.timestamp() * 1e6) + 10_000_000 * number
+        times = pa.array(begin + np.arange(rows), pa.timestamp("us", "UTC"))
+        batches.append(pa.table({"k": [f"k{rank}" for rank in ranks.tolist()], "v": np.arange(rows), "ts": times}))
+    job = sl.stream(read(spark, write(tmp_path / "in", batches)), "k", time="ts", partitioner="level", n_workers=4)
+    query = ran(job.window("10 seconds").agg(n=sl.count()), str(tmp_path / "out"), tmp_path / "checkpoint")
+    assert told(spark, tmp_path / "out") == expected(spark, batches, 10, 10, n=F.count(F.lit(1)))
+    last = query.recent()[-1]
+    assert last["imbalance_ratio"] < 1.05
+    assert last["keys"] == pytest.approx(len(set(batches[-1]["k"].to_pylist())), rel=0.1)
 
 
 def test_changed_windows_are_told_in_update_mode(spark: SparkSession, tmp_path: Path) -> None:
