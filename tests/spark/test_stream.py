@@ -115,6 +115,23 @@ def counted_and_most() -> sl.ArrowAggregate:
 BATCHES = [batch_of(400, number, late=0.1) for number in range(6)]
 
 
+def test_windows_and_late_rows_are_those_of_structured_streaming(spark: SparkSession, tmp_path: Path) -> None:
+    """It ends the windows of a batch at once if nothing else is there to read; ours always does."""
+    batches = [batch_of(400, number, late=0.2) for number in range(5)]
+    rows = read(spark, write(tmp_path / "theirs", [])).withWatermark("ts", "5 seconds")
+    counts = rows.groupBy(F.window("ts", "20 seconds", "5 seconds"), "k").agg(F.count("v").alias("n"))
+    theirs = counts.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "their checkpoint"))
+    query = theirs.outputMode("append").start(str(tmp_path / "their output"))
+    for table in batches:
+        write(tmp_path / "theirs", [table])
+        query.processAllAvailable()
+    query.stop()
+    job = sl.stream(read(spark, write(tmp_path / "in", batches)), "k", time="ts", watermark="5 seconds", n_workers=3)
+    ours = ran(job.window("20 seconds", "5 seconds").agg(n=sl.count("v")), str(tmp_path / "out"), tmp_path / "c")
+    assert sum(record["late"] for record in ours.recent()) > 0
+    assert told(spark, tmp_path / "out") == told(spark, tmp_path / "their output")
+
+
 @pytest.mark.parametrize(
     ("size", "slide", "partitioner"), [(10, 10, "auto"), (20, 5, "level"), (15, 10, "dalton"), (40, 4, "pkg")]
 )

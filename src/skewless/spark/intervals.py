@@ -18,7 +18,7 @@ from skewless.spark.engine import Batch, Found
 from skewless.spark.grids import Counted, Grids, gridded
 from skewless.spark.join import placed
 from skewless.spark.keys import any_null, column, hashed, unused
-from skewless.spark.profile import measures, observed, profiled
+from skewless.spark.profile import frequencies, histogram, observed
 from skewless.spark.windows import EARLIEST
 
 SIDES = ("left", "right")  # columns of the two streams in one, and the directories of their rows
@@ -79,7 +79,7 @@ class Intervals:
             max(before, fact["latest"] if fact.get("latest") is not None else EARLIEST)
             for before, fact in zip(last["latest"], facts, strict=True)
         ]
-        counted = [_counts(profiled(df, self.keys, fact).histogram) for fact in facts]
+        counted = [_counts(histogram(fact)) for fact in facts]
         output = self._matches(df, batch, kept, last["counted"] or counted, files)
         moved_on = min(latest) - self.delay if min(latest) != EARLIEST else EARLIEST
         left = [entry for entry in kept if self._waits(entry, moved_on)]
@@ -114,7 +114,7 @@ class Intervals:
             F.min(F.when(on_time, stamp)).alias("first"),
             F.max(F.when(on_time, stamp)).alias("last"),
         ]
-        rows = rows.observe(seen, *told, *measures(key, F.lit(False)))
+        rows = rows.observe(seen, *told, *frequencies(key))
         return rows.where(on_time).drop(at, key)
 
     def _waits(self, entry: Kept, watermark: int) -> bool:

@@ -217,7 +217,7 @@ class Watched:
 
     def profile(self) -> Profile:
         """The profile of the rows, after the first action that reads them all; it waits for that."""
-        return profiled(self.df, self.keys, observed(self.observation))
+        return _profile(self.df, self.keys, _parsed(observed(self.observation)), sample=1.0, seconds=0.0)
 
 
 def watch(df: DataFrame, *keys: str) -> Watched:
@@ -232,27 +232,32 @@ def watch(df: DataFrame, *keys: str) -> Watched:
     return Watched(rows.select(*map(column, df.columns)), tuple(keys), df, observation)
 
 
-def measures(hashes: str, is_null: Column, counted: str | None = None) -> list[Column]:
-    """Aggregates of the rows from which `profiled` makes a profile: of a pass of its own, or of `df.observe`.
+def measures(hashes: str, is_null: Column) -> list[Column]:
+    """Aggregates of the rows from which a profile is made: of a pass of its own, or of `df.observe`.
 
     hashes: the column of key hashes. A column, because aggregates would not compile an expression.
-    counted: the same in a sample of the rows, and NULL in the others; left out, all rows are counted.
     """
-    return [
-        F.count(column(counted or hashes)).alias("rows"),
-        # Not approx_count_distinct: as exact as this, its buffer has hundreds of columns, which are slow to compile.
-        F.hll_sketch_estimate(F.hll_sketch_agg(column(hashes), F.lit(12))).alias("distinct"),
-        F.count_if(is_null).alias("nulls"),
-        F.call_function("approx_top_k", column(counted or hashes), F.lit(KEPT), F.lit(TRACKED)).alias("top"),
-    ]
+    return [*frequencies(hashes), distinct(hashes).alias("distinct"), F.count_if(is_null).alias("nulls")]
 
 
-def profiled(df: DataFrame, keys: Sequence[str], found: Mapping[str, Any], sample: float = 1.0) -> Profile:
-    """The profile of rows, of which `measures` found this; nothing was found where there were no rows.
+def frequencies(hashes: str) -> list[Column]:
+    """The aggregates from which `histogram` is made; rows with NULL for a hash do not count."""
+    top = F.call_function("approx_top_k", column(hashes), F.lit(KEPT), F.lit(TRACKED))
+    return [F.count(column(hashes)).alias("rows"), top.alias("top")]
+
+
+def distinct(hashes: str) -> Column:
+    """About how many hashes there are."""
+    # Not approx_count_distinct: as exact as this, its buffer has hundreds of columns, which are slow to compile.
+    return F.hll_sketch_estimate(F.hll_sketch_agg(column(hashes), F.lit(12)))
+
+
+def histogram(found: Mapping[str, Any], sample: float = 1.0) -> Histogram:
+    """The histogram of rows, of which `frequencies` found this; nothing was found where there were no rows.
 
     sample: the share of rows that was looked at.
     """
-    return _profile(df, keys, _parsed(found), sample, seconds=0.0)
+    return _histogram(_parsed(found), sample)
 
 
 def _parsed(found: Mapping[str, Any]) -> Counts:
@@ -262,14 +267,17 @@ def _parsed(found: Mapping[str, Any]) -> Counts:
     return Counts(found.get("rows", 0), found.get("distinct", 0), found.get("nulls", 0), hashes, counts)
 
 
-def _profile(df: DataFrame, keys: Sequence[str], found: Counts, sample: float, seconds: float) -> Profile:
+def _histogram(found: Counts, sample: float) -> Histogram:
     kept = found.counts >= (0 if sample == 1 else RARE)
     hashes, counts = found.hashes[kept].view(np.uint64), found.counts[kept].astype(np.float64)
     order = np.lexsort((hashes, -counts))
     rest = max(0.0, found.rows - float(counts.sum()))
-    histogram = Histogram(hashes[order], counts[order] / sample, rest / sample)
+    return Histogram(hashes[order], counts[order] / sample, rest / sample)
+
+
+def _profile(df: DataFrame, keys: Sequence[str], found: Counts, sample: float, seconds: float) -> Profile:
     rows, nulls = (round(number / sample) for number in (found.rows, found.nulls))
-    return Profile(tuple(keys), rows, found.distinct, nulls, histogram, seconds, sample, df)
+    return Profile(tuple(keys), rows, found.distinct, nulls, _histogram(found, sample), seconds, sample, df)
 
 
 def observed(observation: Observation) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from skewless.spark.exact import Pass, Sourced, Sources, passed
 from skewless.spark.fold import Fold
 from skewless.spark.keys import column, fields_of, hashed, hashing, unused
 from skewless.spark.panes import PANE, START, Panes, Span, Store, forget, pane
-from skewless.spark.profile import measures, observed, profiled
+from skewless.spark.profile import distinct, frequencies, histogram, observed
 from skewless.spark.route import worker
 from skewless.table import RoutingTable
 
@@ -56,7 +56,7 @@ class Windows:
         last = state or {"watermark": EARLIEST, "panes": [], "running": None}
         watermark, panes, running = last["watermark"], [Panes(*entry) for entry in last["panes"]], last["running"]
         store = Store(df.sparkSession, fields_of(df, self.keys), self.fold.schema(df), files)
-        at, key, some = unused(df, "time", "hash", "counted hash")
+        at, some = unused(df, "time", "counted hash")
         seen = Observation(f"seen {batch}")
         rows = df.select("*", F.unix_micros(column(self.time)).alias(at)).where(column(at).isNotNull())
         rows = rows.select("*", self.span.pane_of(column(at)).alias(PANE))
@@ -66,34 +66,31 @@ class Windows:
         if keyed is not None:
             hashes = hashed(df, self.keys)
             counted = hashes if portion == 1 else F.when(F.rand(1) < portion, hashes)
-            rows = rows.select("*", hashes.alias(key), counted.alias(some))
-            rows = rows.observe(keyed, *measures(key, F.lit(False), some)).drop(key, some)
+            rows = rows.select("*", counted.alias(some)).observe(keyed, *frequencies(some)).drop(some)
         states, watched = self._states(rows, store.states, by, batch)
         store.write(states, "panes", batch)
-        facts = observed(seen)
+        facts, added = observed(seen), watched.states()
         moved_on = max(watermark, facts["latest"] - self.delay) if facts.get("rows") else watermark
         if len(panes) >= MOST_PANES:
             panes, running = [self._merged(panes, batch, watermark, store)], None
         output = None
-        added = facts.get("first") is not None
-        if added:
-            panes = [*panes, Panes("panes", batch, facts["first"], facts["last"])]
+        if added.get("first") is not None:
+            panes = [*panes, Panes("panes", batch, added["first"], added["last"])]
         if self.mode == "update":
-            output = self._changed(panes, watermark, store) if added else None
+            output = self._changed(panes, watermark, store) if added.get("first") is not None else None
         elif panes:
             output, running = self._complete(panes, batch, (watermark, moved_on), running, store)
         kept = [entry for entry in panes if self._matters(entry, moved_on, running)]
-        known = None if keyed is None else profiled(df, self.keys, observed(keyed), portion)
+        known = None if keyed is None else histogram(observed(keyed), portion)
         record = {
             "rows": facts.get("rows", 0),
             "late": facts.get("late", 0),
-            "keys": None if known is None else known.distinct,
+            "keys": added.get("keys", 0),
             "watermark": None if moved_on == EARLIEST else moved_on // 1000,
             **watched.record(),
         }
-        histogram = known.histogram if known is not None and known.rows else None
         told = {"watermark": moved_on, "panes": kept, "running": running}
-        return Found(told, output, histogram, record, watched.left())
+        return Found(told, output, known if known is not None and known.total else None, record, watched.left())
 
     def forget(self, state: dict[str, Any], files: Checkpoint) -> None:
         """Delete what nothing needs after a commit."""
@@ -110,8 +107,6 @@ class Windows:
             F.count(F.lit(1)).alias("rows"),
             F.count_if(~on_time).alias("late"),
             F.max(at).alias("latest"),
-            F.min(F.when(on_time, pane())).alias("first"),
-            F.max(F.when(on_time, pane())).alias("last"),
         ]
 
     def _states(
@@ -120,10 +115,11 @@ class Windows:
         """One state for each key and pane of the batch; and what tells of the work of workers once it is done."""
         by = [PANE, *self.keys]
         if routing is None:
-            return self.fold.partial(rows, by, [PANE]), _Watched(0)
+            watched = _Watched(0, Observation(f"states {batch}"))
+            return self._seen(self.fold.partial(rows, by, [PANE]), rows, watched), watched
         n = routing.n_workers
         (number,) = unused(rows, WORKER)
-        watched = _Watched(n, Observation(f"loads {batch}"), Observation(f"fragments {batch}"))
+        watched = _Watched(n, Observation(f"states {batch}"), Observation(f"loads {batch}"))
         if isinstance(routing, Sourced):
             watched.sources = passed(rows, self.keys, routing, number)
             sent = watched.sources.rows
@@ -132,7 +128,7 @@ class Windows:
         # A sketch that may track twice as many items as there are counts exactly.
         top = F.call_function("approx_top_k", column(number), F.lit(n), F.lit(1 << (2 * n).bit_length()))
         states = self.fold.partial(sent.observe(watched.loads, top.alias("loads")), [*by, number], [PANE, number])
-        states = states.observe(watched.fragments, F.count(F.lit(1)).alias("fragments"))
+        states = self._seen(states, rows, watched)
         if isinstance(routing, Sourced):
             if routing.splits_keys:
                 return self.fold.merged(states.drop(number), by, schema), watched
@@ -141,6 +137,12 @@ class Windows:
             states = states.drop(number).select("*", reducer.alias(number)).repartitionById(n, column(number))
             states = self.fold.merged(states, [*by, number], schema)
         return states.drop(number), watched
+
+    def _seen(self, states: DataFrame, rows: DataFrame, watched: _Watched) -> DataFrame:
+        """The same states, of which `watched` tells once they are written. They are fewer than the rows."""
+        bounds = F.min(pane()).alias("first"), F.max(pane()).alias("last")
+        told = F.count(F.lit(1)).alias("fragments"), distinct(_HASH).alias("keys"), *bounds
+        return states.select("*", hashed(rows, self.keys).alias(_HASH)).observe(watched.seen, *told).drop(_HASH)
 
     def _merged(self, panes: list[Panes], batch: int, watermark: int, store: Store) -> Panes:
         """All panes that still matter, in one place."""
@@ -209,9 +211,12 @@ class _Watched:
     """What is observed of the workers of a batch; there to be asked when the batch is done."""
 
     n_workers: int
+    seen: Observation
     loads: Observation = field(default_factory=Observation)
-    fragments: Observation = field(default_factory=Observation)
     sources: Pass | None = None
+
+    def states(self) -> dict[str, Any]:
+        return observed(self.seen)
 
     def record(self) -> dict[str, Any]:
         if self.n_workers == 0:
@@ -219,13 +224,13 @@ class _Watched:
         load = np.zeros(self.n_workers, np.int64)
         for item, count in observed(self.loads).get("loads") or ():
             load[item] = count
-        return {"loads": load.tolist(), **observed(self.fragments)}
+        return {"loads": load.tolist(), "fragments": self.states().get("fragments", 0)}
 
     def left(self) -> Sources | None:
         return None if self.sources is None else self.sources.left()
 
 
-_NEW, _CHANGED = "new in batch", "changed by batch"
+_NEW, _CHANGED, _HASH = "new in batch", "changed by batch", "hash of key"
 
 
 def reducing(table: RoutingTable) -> RoutingTable:
