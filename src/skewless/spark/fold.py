@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -16,6 +15,7 @@ from pyspark.sql.types import DecimalType, IntegralType, StructType
 
 from skewless.arrays import require
 from skewless.spark.aggregate import Aggregate, ArrowAggregate, State, checked, count
+from skewless.spark.garbage import spare_imports
 from skewless.spark.keys import column, fields_of, ordered, unused
 from skewless.spark.schema import arrow_schema, nullable, schema_of
 
@@ -246,8 +246,7 @@ def _each(
             keys = rows.select(constant).take(np.repeat(starts, [one.num_rows for one in found]))
             columns = [*keys.columns, *joined(found).columns]
             yield from pa.table(columns, names=[*constant, *names]).combine_chunks().to_batches()
-        if not gc.get_freeze_count():
-            gc.freeze()  # Spark collects garbage after each task: all that is imported need not be looked at again
+        spare_imports()
 
     return call
 

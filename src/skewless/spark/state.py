@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -23,7 +22,7 @@ from skewless.arrays import require
 from skewless.histogram import Histogram
 from skewless.kernels.hash import spark_unhashed
 from skewless.spark.batch import WORKER, parallelism
-from skewless.spark.checkpoint import Checkpoint, filesystem
+from skewless.spark.checkpoint import Checkpoint
 from skewless.spark.engine import Batch, Found
 from skewless.spark.groupstate import Clock, Timeout
 from skewless.spark.keys import column, fields_of, hashing, unused
@@ -38,6 +37,7 @@ from skewless.table import RoutingTable
 
 INITIAL = "initial.json"  # the manifest that a query begins with
 FIRST = -1  # the version of that
+REPORTED = StructType([StructField(field.name, from_arrow_type(field.type)) for field in REPORT])
 SWEEP = 8  # batches after which files that nothing needs are looked for
 log = logging.getLogger(__name__)
 
@@ -64,16 +64,8 @@ class Stateful:
         key = StructType(fields_of(df, self.keys)).simpleString()
         return {"key": key, "state": self.state.simpleString(), "timeout": self.timeout, "time": str(self.time)}
 
-    @property
-    def written(self) -> StructType:
-        """What tasks write: rows of output, and of each task one with its report."""
-        return StructType([StructField("out", nullable(self.output)), StructField("report", from_arrow_type(REPORT))])
-
     def run(self, given: Batch) -> Found:
-        """One batch. Each task reports what it wrote in a row of its output, which Spark commits with the others.
-
-        So of several attempts of a task exactly that one counts whose output counts.
-        """
+        """One batch. Each task reports the files that it wrote in a row; of several attempts Spark takes one row."""
         df, batch, state, by, files, portion = given
         if not isinstance(by, RoutingTable):
             raise ValueError("keyed state needs a routing table: it is kept where the table says")
@@ -86,10 +78,8 @@ class Stateful:
         seen = Observation(f"seen {batch}")
         routed, place = self._routed(df, table, late, seen)
         n, clock = table.n_workers, self.clock(self._now(batch, files), max(watermark // 1000, 0))
-        task = self.task(store, manifest, table, batch, clock, place, df)
-        directory = f"output/{batch}"
-        routed.mapInArrow(task, self.written).write.mode("overwrite").parquet(files.place(directory))
-        reports = _reports(files.place(directory), n)
+        task = self.task(store, manifest, table, batch, clock, place, df, files)
+        reports = _reports(routed.mapInArrow(task, REPORTED), n)
         facts = observed(seen)
         manifest = manifest.committed(store, batch, [Receipt.from_bytes(report["receipt"]) for report in reports])
         if some := manifest.due():
@@ -97,8 +87,8 @@ class Stateful:
         moved_on = watermark
         if facts.get("latest") is not None:
             moved_on = max(watermark, (facts["latest"] - self.delay) // 1000 * 1000)  # Spark's has milliseconds
-        told = sum(report["told"] for report in reports)
-        output = df.sparkSession.read.schema(self.written).parquet(files.place(directory)).where("report is null")
+        told = [report["output"] for report in reports if report["output"]]
+        reader = df.sparkSession.read.schema(self.output).option("datetimeRebaseMode", "CORRECTED")
         record = {
             "rows": facts.get("rows", 0),
             "late": facts.get("late", 0),
@@ -111,7 +101,7 @@ class Stateful:
         kept = {"watermark": moved_on, "late": watermark, "manifest": manifest.to_json(), "batch": batch}
         schemas = {"key": key.jsonValue(), "state": self.state.jsonValue(), "n_workers": n}
         histogram = _histogram(reports) if portion and any(record["loads"]) else None
-        return Found(kept | schemas, output.select("out.*") if told else None, histogram, record)
+        return Found(kept | schemas, reader.parquet(*told) if told else None, histogram, record)
 
     def clock(self, now: int, watermark: int) -> Clock:
         timers = isinstance(self.function, Processing)
@@ -126,6 +116,7 @@ class Stateful:
         clock: Clock,
         place: str,
         df: DataFrame,
+        files: Checkpoint,
     ) -> Task:
         """The work on rows of `df`."""
         return Task(
@@ -140,6 +131,7 @@ class Stateful:
             place,
             rows_schema(df),
             arrow_schema(self.output),
+            files.place(f"output/{version}"),
             f"skewless-{manifest.name}",
         )
 
@@ -207,9 +199,8 @@ def load(initial: DataFrame, operator: Stateful, files: Checkpoint) -> None:
     rows = rows.repartitionById(table.n_workers, column(number)).drop(number)
     if isinstance(function, Processing):
         begins = replace(operator, function=replace(function, is_initial=True))
-        task = begins.task(store, manifest, table, FIRST, begins.clock(int(time() * 1000), 0), place, initial)
-        rows = rows.sortWithinPartitions(column(place)).mapInArrow(task, operator.written)
-        rows = rows.where("report is not null").select("report.receipt")
+        task = begins.task(store, manifest, table, FIRST, begins.clock(int(time() * 1000), 0), place, initial, files)
+        rows = rows.sortWithinPartitions(column(place)).mapInArrow(task, REPORTED).select("receipt")
     else:
         rows = rows.mapInArrow(Loading(store, table, operator.keys, place, FIRST), "receipt binary")
     receipts = [Receipt.from_bytes(bytes(row[0])) for row in rows.collect()]
@@ -254,13 +245,12 @@ def _store(state: dict[str, Any], files: Checkpoint) -> Store:
     return Store(files.place("state"), arrow_schema(key), arrow_schema(value))
 
 
-def _reports(directory: str, n_workers: int) -> list[dict[str, Any]]:
-    """What the tasks of a batch reported, by worker; each has reported once."""
-    source, path = filesystem(directory)
-    found = pq.read_table(path, columns=["report"], filesystem=source)["report"].drop_null().to_pylist()
+def _reports(tasks: DataFrame, n_workers: int) -> list[dict[str, Any]]:
+    """What the tasks of a batch report, by worker; each reports once."""
+    found = tasks.toArrow().to_pylist()
     reports = {report["worker"]: report for report in found}
     once = len(found) == n_workers and sorted(reports) == list(range(n_workers))
-    require(once, f"{n_workers} workers have written {directory}, but it has {len(found)} reports")
+    require(once, f"each of {n_workers} workers reports once, but there are {len(found)} reports")
     return [reports[number] for number in range(n_workers)]
 
 

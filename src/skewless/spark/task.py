@@ -2,38 +2,41 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import gettempdir
 from time import perf_counter
 from typing import Any, TypeAlias
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyspark import TaskContext
 
 from skewless.arrays import require
+from skewless.spark.garbage import spare_imports
 from skewless.spark.groupstate import Clock, GroupState
 from skewless.store import Entry, HotCopy, Manifest, Places, Share, Store, Tally, Values, opened
 from skewless.store.codec import changing
+from skewless.store.files import resolved
 from skewless.table import RoutingTable
 
 Function: TypeAlias = Callable[[Values, Any, GroupState], Any]
 PLACE = "place"  # the name of our column, if the user has none of that name
-REPORT = pa.struct(
+REPORT = pa.schema(
     {
         "worker": pa.int32(),
         "rows": pa.int64(),
         "keys": pa.int64(),
         "expired": pa.int64(),  # keys that timed out
-        "told": pa.int64(),  # rows of output
+        "output": pa.string(),  # the file with the rows of output; NULL: there are none
         "read": pa.int64(),  # bytes of durable state
         "seconds": pa.float64(),
         "receipt": pa.binary(),
@@ -67,39 +70,35 @@ class Task:
     place: str  # the name of the column with the places of keys
     rows: pa.Schema  # of the user's rows
     output: pa.Schema
+    outputs: str  # the directory for files of it
     directory: str  # for hot copies, below the local disk
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Rows, sorted by place, become rows of output; the last row of all is the report."""
+        """Rows, sorted by place, become rows in a file of output, and this report."""
         began = perf_counter()
         worker = TaskContext.get().partitionId()  # type: ignore[union-attr]  # there is one in a task
         share, tally = Share.of(self.table, worker), Tally()
-        changes, told, rows, keys, expired = Changes(self.store), 0, 0, 0, 0
+        changes, rows, keys = Changes(self.store), 0, 0
+        written = Written(self.outputs, worker, self.output)
         touched, counts = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
         place = local_directory(self.directory, worker)
         with opened(place, worker, self.store, self.manifest, share, tally) as copy, self._running() as function:
             for chunk in whole_runs(batches, self.place):
                 groups = Groups.of(chunk, self.place, self.keys, self.store)
                 require(bool(share.has(groups.places).all()), f"rows came to worker {worker} that are not its own")
-                output = self._called(function, groups, copy, changes)
-                rows, keys, told = rows + chunk.num_rows, keys + groups.places.size, told + output.num_rows
+                written.add(self._called(function, groups, copy, changes))
+                rows, keys = rows + chunk.num_rows, keys + groups.places.size
                 touched.append(groups.places)
                 counts.append(np.diff(groups.bounds))
-                yield from self._yielded(output)
             had_rows = np.concatenate(touched)
             late = self._expired(copy, had_rows)
-            expired = len(late)
-            output = self._timed_out(function, late, changes)
-            told += output.num_rows
-            yield from self._yielded(output)
+            written.add(self._timed_out(function, late, changes))
             receipt = self.store.write(changes.table(), share, self.version, worker)
         hottest = _hottest(had_rows, np.concatenate(counts), HOTTEST // self.table.n_workers + 1)
         spent = perf_counter() - began
-        report = (worker, rows, keys, expired, told, tally.bytes, spent, receipt.to_bytes(), *hottest)
-        row = pa.array([dict(zip([each.name for each in REPORT], report, strict=True))], REPORT)
-        yield pa.record_batch([pa.nulls(1, pa.struct(list(self.output))), row], names=["out", "report"])
-        if not gc.get_freeze_count():
-            gc.freeze()  # Spark collects garbage after each task: all that is imported need not be looked at again
+        report = (worker, rows, keys, len(late), written.close(), tally.bytes, spent, receipt.to_bytes(), *hottest)
+        yield pa.RecordBatch.from_pylist([dict(zip(REPORT.names, report, strict=True))], REPORT)
+        spare_imports()
 
     def _running(self) -> AbstractContextManager[Function]:
         return self.function.running() if isinstance(self.function, Lasting) else nullcontext(self.function)
@@ -176,10 +175,39 @@ class Task:
         lacking = [name for name in self.output.names if name not in names]
         require(not lacking, f"the function's output lacks {', '.join(lacking)}; it has {', '.join(map(str, names))}")
 
-    def _yielded(self, output: pa.Table) -> Iterator[pa.RecordBatch]:
-        for batch in output.combine_chunks().to_batches():
-            rows = pa.StructArray.from_arrays(batch.columns, fields=list(self.output))
-            yield pa.record_batch([rows, pa.nulls(len(rows), REPORT)], names=["out", "report"])
+
+class Written:
+    """The output of a task, in a file that begins with the first rows, under a name that no other attempt has."""
+
+    def __init__(self, directory: str, worker: int, schema: pa.Schema) -> None:
+        self._place = f"{directory}/{worker:05d}-{uuid4().hex}.parquet"
+        self._schema = schema
+        self._file: pq.ParquetWriter | None = None
+
+    def add(self, rows: pa.Table) -> None:
+        if rows.num_rows == 0:
+            return
+        with self._named():
+            if self._file is None:
+                files, path = resolved(self._place)
+                files.create_dir(path.rpartition("/")[0], recursive=True)
+                self._file = pq.ParquetWriter(path, self._schema, filesystem=files)
+            self._file.write_table(rows)
+
+    def close(self) -> str | None:
+        """Where it is; None if nothing was written."""
+        if self._file is None:
+            return None
+        with self._named():
+            self._file.close()
+        return self._place
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise OSError(f"the output file {self._place} cannot be written: {error}") from error
 
 
 def _hottest(places: Places, counts: NDArray[np.int64], most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
