@@ -244,7 +244,7 @@ class RoutingTable:
         plain = self.hashed(n_workers)
         size = max(self.hosts.size, plain.hosts.size)
         # A host is the lower bits of a hash: with twice as many, host i becomes the hosts i and i + H.
-        hosts = _redealt(np.tile(self.hosts, size // self.hosts.size), self.n_workers, n_workers)
+        hosts = _redealt(self.hosts, size // self.hosts.size, self.n_workers, n_workers)
         of_key = np.repeat(np.arange(self.keys.size), np.diff(self.starts))
         stays = self.workers < n_workers
         homeless = np.bincount(of_key[stays], minlength=self.keys.size) == 0
@@ -324,18 +324,21 @@ def dealt(mass: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.
     return hosts
 
 
-def _redealt(hosts: NDArray[np.int32], old: int, new: int) -> NDArray[np.int32]:
-    """Hosts for another number of workers: from each an equal part for those who come, or from those who go to all.
+def _redealt(hosts: NDArray[np.int32], times: int, old: int, new: int) -> NDArray[np.int32]:
+    """So many times the hosts, for another number of workers: from each an equal part for those who come, or from those
+    who go to all.
 
-    A worker gets what it gets from as few others as can be: it has to read their files, if the hosts have state.
+    A worker gets what it gets from as few others as can be: it has to read their files, if the hosts have state. What
+    was one host lies in them as one, so that it stays together where it can.
     """
-    hosts = hosts.copy()
+    siblings = np.arange(hosts.size * times).reshape(times, -1).T.ravel()
+    hosts = np.tile(hosts, times)
     if new < old:
-        free = np.flatnonzero(hosts >= new)
+        free = siblings[hosts[siblings] >= new]
         free = free[np.argsort(hosts[free], kind="stable")]
         hosts[free] = np.arange(free.size) * new // max(free.size, 1)
     else:
-        of_each = [np.flatnonzero(hosts == worker) for worker in range(old)]
+        of_each = [siblings[hosts[siblings] == worker] for worker in range(old)]
         free = np.concatenate([own[round(own.size * old / new) :] for own in of_each])
         hosts[free] = old + np.arange(free.size) * (new - old) // max(free.size, 1)
     return hosts

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from skewless.store.codec import Values
 from skewless.store.files import Store, Tally, places_of
-from skewless.store.manifest import Manifest
+from skewless.store.manifest import Manifest, entries
 from skewless.store.share import Places, Share
 
 T = TypeVar("T")
@@ -136,8 +136,7 @@ class HotCopy:
             for segment in segments:
                 self._apply(self.store.read(segment, stays, self.tally))
             if not comes.is_empty:
-                for segment in self.manifest.segments:
-                    self._apply(self.store.read(segment, comes, self.tally))
+                self._apply(entries(self.store, self.manifest, comes, self.tally))
             new = {
                 "version": self.manifest.version,
                 "token": self.manifest.tokens[self.manifest.version],
