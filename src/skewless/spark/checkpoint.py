@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import pyarrow.fs as pafs
 import xxhash
+from pyspark.sql import DataFrame
 
 from skewless.arrays import require
 from skewless.store.files import resolved
@@ -152,6 +153,15 @@ class Checkpoint:
                 continue
             found[record["batch"]] = record
         return [found[batch] for batch in sorted(found)]
+
+
+def write_rows(rows: DataFrame, place: str) -> None:
+    """Compute rows, and write them to a directory of Parquet files, in place of what is there."""
+    try:
+        rows.write.mode("overwrite").parquet(place)
+    except Exception as error:
+        error.add_note(f"this came up while {place} was written")  # Spark does not always say so
+        raise
 
 
 def filesystem(directory: str) -> tuple[pafs.FileSystem, str]:

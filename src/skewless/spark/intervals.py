@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from skewless.histogram import Histogram
 from skewless.spark.batch import WORKER
-from skewless.spark.checkpoint import Checkpoint
+from skewless.spark.checkpoint import Checkpoint, write_rows
 from skewless.spark.engine import Batch, Found
 from skewless.spark.grids import Counted, Grids, gridded
 from skewless.spark.join import placed
@@ -68,9 +68,7 @@ class Intervals:
         watermark = min(last["latest"]) - self.delay if min(last["latest"]) != EARLIEST else EARLIEST
         seen = [Observation(f"{side} {batch}") for side in SIDES]
         for number, side in enumerate(SIDES):
-            self._rows(df, number, watermark, seen[number]).write.mode("overwrite").parquet(
-                files.place(f"{side}/{batch}")
-            )
+            write_rows(self._rows(df, number, watermark, seen[number]), files.place(f"{side}/{batch}"))
         facts = [observed(observation) for observation in seen]
         for side, fact in zip(SIDES, facts, strict=True):
             if fact.get("first") is not None:

@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
-from skewless.spark.checkpoint import Checkpoint
+from skewless.spark.checkpoint import Checkpoint, write_rows
 from skewless.spark.keys import column
 
 PANE, START = "pane of window", "start of window"  # columns of ours, next to those of the user
@@ -88,7 +88,7 @@ class Store:
         return self._read(START, [f"running/{batch}"])
 
     def write(self, states: DataFrame, kind: str, batch: int) -> None:
-        states.write.mode("overwrite").parquet(self.files.place(f"{kind}/{batch}"))
+        write_rows(states, self.files.place(f"{kind}/{batch}"))
 
     def _read(self, number: str, places: list[str]) -> DataFrame:
         schema = StructType([StructField(number, LongType()), *self.keys, *self.states.fields])

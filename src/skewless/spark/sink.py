@@ -6,7 +6,7 @@ import pyarrow.fs as pafs
 from pyspark.sql import DataFrame
 
 from skewless.arrays import require
-from skewless.spark.checkpoint import filesystem
+from skewless.spark.checkpoint import filesystem, write_rows
 
 OWNER = "_skewless"  # the name of a file; readers skip what begins with an underscore
 _TORN = f"{OWNER}.tmp"  # its name until it is whole
@@ -35,5 +35,5 @@ def emit(output: DataFrame, directory: str, batch: int) -> None:
     place, hidden = f"batch_id={batch}", f"_writing-{batch}"
     if files.get_file_info(f"{path}/{place}").type == pafs.FileType.Directory:
         return  # it was complete when it got its name
-    output.write.mode("overwrite").parquet(f"{directory.rstrip('/')}/{hidden}")
+    write_rows(output, f"{directory.rstrip('/')}/{hidden}")
     files.move(f"{path}/{hidden}", f"{path}/{place}")

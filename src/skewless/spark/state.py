@@ -32,7 +32,7 @@ from skewless.spark.route import worker
 from skewless.spark.schema import arrow_schema, nullable, rows_schema
 from skewless.spark.task import PLACE, REPORT, Function, Lasting, Loading, Task
 from skewless.spark.windows import EARLIEST
-from skewless.store import Manifest, Receipt, Segment, Share, Store, entries, merge, sweep
+from skewless.store import Manifest, Receipt, Segment, Share, Store, discard, entries, merge, sweep
 from skewless.table import RoutingTable
 
 INITIAL = "initial.json"  # the manifest that a query begins with
@@ -77,7 +77,7 @@ class Stateful:
         late = state.get("late", watermark) if state else EARLIEST
         seen = Observation(f"seen {batch}")
         routed, place = self._routed(df, table, late, seen)
-        n, clock = table.n_workers, self.clock(self._now(batch, files), max(watermark // 1000, 0))
+        n, clock = table.n_workers, self.clock(self._begun(batch, store, files), max(watermark // 1000, 0))
         task = self.task(store, manifest, table, batch, clock, place, df, files)
         reports = _reports(routed.mapInArrow(task, REPORTED), n)
         facts = observed(seen)
@@ -145,12 +145,15 @@ class Stateful:
             kept = [Manifest.from_json(commit["state"]["manifest"]) for commit in commits]
             sweep(_store(state, files), kept)
 
-    def _now(self, batch: int, files: Checkpoint) -> int:
-        """The time of a batch, which is the same when it is run again."""
+    def _begun(self, batch: int, store: Store, files: Checkpoint) -> int:
+        """The time of a batch, which is the same when it is run again; then what it wrote before is deleted."""
         known = files.read(f"times/{batch}.json")
         if known is None:
             known = int(time() * 1000)
             files.write(f"times/{batch}.json", known)
+        else:
+            discard(store, batch)
+            files.forget("output", [batch])
         return int(known)
 
     def _routed(self, df: DataFrame, table: RoutingTable, late: int, seen: Observation) -> tuple[DataFrame, str]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from skewless.store.codec import Codec, Values
 from skewless.store.files import Damaged, Receipt, Segment, Store, Tally
 from skewless.store.hotcopy import Entry, HotCopy, opened
-from skewless.store.manifest import Manifest, entries, merge, sweep
+from skewless.store.manifest import Manifest, discard, entries, merge, sweep
 from skewless.store.share import Places, Share
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "Store",
     "Tally",
     "Values",
+    "discard",
     "entries",
     "merge",
     "opened",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Self
 from uuid import uuid4
@@ -154,9 +154,19 @@ def sweep(store: Store, kept: Sequence[Manifest]) -> list[str]:
     """
     newest = max(manifest.version for manifest in kept)
     needed = {name for manifest in kept for segment in manifest.segments for name in _files(store, segment)}
+    return _delete(store, lambda name: _version(name) <= newest and name not in needed)
+
+
+def discard(store: Store, version: int) -> list[str]:
+    """Delete the files of a version that is not committed, and will be written again; names them."""
+    return _delete(store, lambda name: _version(name) == version)
+
+
+def _delete(store: Store, unwanted: Callable[[str], bool]) -> list[str]:
     filesystem = opened(store.root)
-    names = [info.base_name for info in filesystem.get_file_info(fs.FileSelector(path_of(store.root, ""), True))]
-    garbage = [name for name in names if name.endswith(".arrow") and name not in needed and _version(name) <= newest]
+    selector = fs.FileSelector(path_of(store.root, ""), allow_not_found=True)
+    names = [info.base_name for info in filesystem.get_file_info(selector) if info.base_name.endswith(".arrow")]
+    garbage = [name for name in names if unwanted(name)]
     for name in garbage:
         filesystem.delete_file(path_of(store.root, name))
     return garbage

@@ -1,0 +1,62 @@
+"""A query on a full disk fails, and says which file could not be written; with more room it goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from benchmarks.stream_kills import output, write
+from tests.spark import full_disk
+
+NAMESPACE = ["unshare", "--map-root-user", "--mount"]
+
+
+def can_mount() -> bool:
+    with tempfile.TemporaryDirectory() as place:
+        mount = [*NAMESPACE, "mount", "-t", "tmpfs", "tmpfs", place]
+        try:
+            return subprocess.run(mount, capture_output=True, check=False).returncode == 0
+        except FileNotFoundError:
+            return False
+
+
+pytestmark = [
+    pytest.mark.compiled,
+    pytest.mark.xdist_group("state"),
+    pytest.mark.skipif(not can_mount(), reason="a small disk cannot be mounted here"),
+]
+
+
+def test_a_full_disk_is_named_and_leaves_nothing_half_written(tmp_path: Path) -> None:
+    windows = write(tmp_path / "in", 4)
+    script = [sys.executable, full_disk.__file__, str(tmp_path)]
+    subprocess.run([*NAMESPACE, *script], check=True, capture_output=True, timeout=300)
+    for job in full_disk.JOBS:
+        said = json.loads((tmp_path / f"{job}.json").read_text())
+        # Spark says of its own files only whose they are.
+        ours = [words for words in said if "FOREACH_BATCH_USER_FUNCTION_ERROR" in words]
+        assert len(ours) > 3
+        assert all(re.search(rf"{tmp_path / job}/(checkpoint/skewless|out)/\w+", words) for words in ours)
+        assert all(f"{tmp_path / job}/checkpoint/spark" in words for words in said if words not in ours)
+    assert output(tmp_path / "windows out") == windows
+    # What Spark could note of a file it reads again with the next one: there may be fewer batches than files.
+    told, files = counts(tmp_path / "state out"), (pq.read_table(file) for file in (tmp_path / "in").iterdir())
+    assert all(len(ns) == len(set(ns)) for ns in told.values())
+    assert {key: max(ns) for key, ns in told.items()} == Counter(key for rows in files for key in rows["k"].to_pylist())
+
+
+def counts(directory: Path) -> dict[str, list[int]]:
+    """What was told of each key, in any order."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for place in directory.glob("batch_id=*/*.parquet"):
+        for row in pq.read_table(place, columns=["k", "n"]).to_pylist():
+            found[row["k"]].append(row["n"])
+    return found
