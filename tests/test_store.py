@@ -30,6 +30,7 @@ from skewless.store import (
     Store,
     Tally,
     Values,
+    discard,
     entries,
     merge,
     opened,
@@ -181,7 +182,7 @@ def test_a_split_key_has_no_share() -> None:
         Share.of(table, 0)
 
 
-ACTIONS = ("batch", "batch", "batch", "move", "merge", "sweep", "lose", "elsewhere", "attempt", "behind")
+ACTIONS = ("batch", "batch", "batch", "move", "merge", "sweep", "discard", "lose", "elsewhere", "attempt", "behind")
 KEYS = 30
 
 
@@ -209,6 +210,9 @@ def test_every_key_has_the_state_that_a_dict_has(data: st.DataObject, tmp_path_f
             kept = [manifest]
             sweep(store, kept)
             assert sweep(store, kept) == []
+        elif action == "discard":
+            discard(store, manifest.version + 1)
+            assert discard(store, manifest.version + 1) == []
         elif action == "lose":
             for path in (root / str(machine)).glob("*.sqlite"):
                 path.unlink()
