@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-import numpy as np
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from skewless.arrays import require, whole
-from skewless.histogram import Histogram
-from skewless.spark.batch import WORKER, checksums, parallelism, tiny
+from skewless.spark.batch import WORKER, checksums, little, parallelism
 from skewless.spark.grids import KEEPS, Counted, Grids, gridded
-from skewless.spark.keys import any_null, column, fields_of, hashing, quoted, unused
+from skewless.spark.keys import column, fields_of, hashing, quoted, unused
 from skewless.spark.profile import explained, profiles
 from skewless.spark.route import constant, element, is_hot, perfect, slot_of, working
 
@@ -31,7 +29,6 @@ _NAMES = {
     "anti": "anti",
     "leftanti": "anti",
 }
-OF_NULL = np.uint64(42)  # Spark's hash of NULL is its seed
 
 
 def join(
@@ -50,7 +47,7 @@ def join(
     require(types[0] == types[1], f"both sides have keys of the same types, not {types[0]} and {types[1]}: cast one")
     workers = parallelism(left) if n_workers is None else whole("n_workers", n_workers, 1)
     plain = left.join(right, list(names), kind)
-    if (n_workers is None and tiny(left, right)) or "Broadcast" in explained(plain):
+    if (n_workers is None and little(left, right)) or "Broadcast" in explained(plain):
         return plain
     counted = _counted((left, right), names)
     grids = gridded(counted[0], counted[1], kind, workers)
@@ -82,13 +79,8 @@ def join(
 
 def _counted(sides: tuple[DataFrame, DataFrame], names: tuple[str, ...]) -> list[Counted]:
     """How often the keys of both sides occur, those with a NULL apart: they match nothing."""
-    key = F.when(~any_null(names), F.struct(*map(column, names))).alias("key")
-    counted = []
-    for found in profiles([(side.select(key), ("key",)) for side in sides], None):
-        matching = found.histogram.keys != OF_NULL
-        keys, counts = found.histogram.keys[matching], found.histogram.counts[matching]
-        counted.append(Counted(Histogram(keys, counts, found.histogram.rest), float(found.nulls)))
-    return counted
+    found = profiles([(side, names) for side in sides], None, matching=True)
+    return [Counted(side.histogram, float(side.nulls)) for side in found]
 
 
 def _is_hot(side: DataFrame, names: tuple[str, ...], grids: Grids) -> Column:

@@ -96,14 +96,19 @@ def profile(df: DataFrame, *keys: str, sample: float | None = 1.0) -> Profile:
     return profiles([(df, keys)], sample)[0]
 
 
-def profiles(frames: Sequence[tuple[DataFrame, tuple[str, ...]]], sample: float | None) -> list[Profile]:
-    """The profiles of several DataFrames by their keys, at once."""
+def profiles(
+    frames: Sequence[tuple[DataFrame, tuple[str, ...]]], sample: float | None, matching: bool = False
+) -> list[Profile]:
+    """The profiles of several DataFrames by their keys, at once.
+
+    matching: only of keys that match others in a join: rows with NULL are counted, but are not in the histogram.
+    """
     for df, keys in frames:
         fields_of(df, keys)
     require(sample is None or 0 < sample <= 1, f"sample is more than 0 and at most 1, not {sample}")
     began = perf_counter()
     shares = [portion(df) if sample is None else sample for df, _ in frames]
-    found = _measured(frames, shares)
+    found = _measured(frames, shares, matching)
     again = [
         number
         for number, share in enumerate(shares)
@@ -111,7 +116,7 @@ def profiles(frames: Sequence[tuple[DataFrame, tuple[str, ...]]], sample: float 
     ]
     for number in again:
         shares[number] = min(1.0, shares[number] * ENOUGH / max(found[number].rows, 1))
-        (found[number],) = _measured([frames[number]], [shares[number]])
+        (found[number],) = _measured([frames[number]], [shares[number]], matching)
     seconds = perf_counter() - began
     return [
         _profile(df, keys, one, share, seconds) for (df, keys), one, share in zip(frames, found, shares, strict=True)
@@ -178,7 +183,9 @@ class Counts(NamedTuple):
     counts: NDArray[np.int64]
 
 
-def _measured(frames: Sequence[tuple[DataFrame, tuple[str, ...]]], shares: Sequence[float]) -> list[Counts]:
+def _measured(
+    frames: Sequence[tuple[DataFrame, tuple[str, ...]]], shares: Sequence[float], matching: bool
+) -> list[Counts]:
     """What there is in each, or in a sample. One job does it, in which Spark works on all of them at the same time.
 
     If they are sure to be few, the hashes come here to be counted: an aggregate takes Spark two stages, not one.
@@ -193,7 +200,11 @@ def _measured(frames: Sequence[tuple[DataFrame, tuple[str, ...]]], shares: Seque
     if sum(reads(df).most * share for (df, _), share in zip(frames, shares, strict=True)) <= 2 * ENOUGH:
         numbered = [rows.select("*", F.lit(number)) for number, rows in enumerate(hashes)]
         hash_of, is_null, number_of = (values.to_numpy() for values in reduce(DataFrame.unionAll, numbered).toArrow())
-        return [_counted(hash_of[number_of == number], is_null[number_of == number]) for number in range(len(frames))]
+        each = [number_of == number for number in range(len(frames))]
+        return [_counted(hash_of[own & ~(is_null & matching)], is_null[own]) for own in each]
+    if matching:
+        counted = F.when(~column("is_null"), column("hash")).alias("hash")
+        hashes = [rows.select(counted, column("is_null")) for rows in hashes]
     told = measures("hash", column("is_null"))
     numbered = [rows.agg(*told, F.lit(number).alias("number")) for number, rows in enumerate(hashes)]
     found = sorted(reduce(DataFrame.unionAll, numbered).collect(), key=lambda row: row["number"])
