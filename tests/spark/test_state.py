@@ -103,6 +103,28 @@ def test_states_are_those_of_a_dict_while_keys_move_and_workers_change(
     assert len(Manifest.from_json(state["manifest"]).segments) < 4
 
 
+def test_rows_of_any_types_are_told_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
+    df = spark.sql(
+        """SELECT * FROM VALUES
+        ('a', true, 1Y, 2S, 3, 4L, 1.5F, double('NaN'), X'00FF', DATE'0001-01-03', TIMESTAMP'1500-02-03 04:05:06.789',
+         TIMESTAMP_NTZ'1883-11-18 12:00:01', 1234567890123456.789BD, INTERVAL '3 4:05:06.7' DAY TO SECOND,
+         array(named_struct('x', 1, 'y', 'z'), NULL), map('p', 1.5D, 'q', NULL), named_struct('in', array(1, NULL))),
+        ('b', NULL, NULL, NULL, NULL, NULL, NULL, -0.0D, X'', DATE'9999-12-31', TIMESTAMP'2026-11-16 00:00:00', NULL,
+         NULL, INTERVAL '-1' DAY, array(), map(), NULL)
+        AS rows(k, bool, byte, short, int, long, float, double, bin, date, time, local, dec, span, list, map, nested)"""
+    )
+
+    def same(key: tuple[Any, ...], rows: pa.Table, state: Any) -> pa.Table:
+        return rows
+
+    job = operator(same, output=df.schema)
+    files, table = Checkpoint(str(tmp_path)), RoutingTable.hashed(2)
+    found = job.run(Batch(df, 0, None, table, files, 0.0)).output
+    assert found is not None
+    assert repr(found.orderBy("k").collect()) == repr(df.orderBy("k").collect())  # NaN is not equal to itself
+    assert found.schema.simpleString() == df.schema.simpleString()
+
+
 def test_timeouts_come_when_their_time_is_over_and_no_rows_do(spark: SparkSession, tmp_path: Path) -> None:
     """In event time, in pandas, with a batch that is empty."""
 

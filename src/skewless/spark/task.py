@@ -180,7 +180,7 @@ class Written:
     """The output of a task, in a file that begins with the first rows, under a name that no other attempt has."""
 
     def __init__(self, directory: str, worker: int, schema: pa.Schema) -> None:
-        self._place = f"{directory}/{worker:05d}-{uuid4().hex}.parquet"
+        self._directory, self._name = directory, f"{worker:05d}-{uuid4().hex}.parquet"
         self._schema = schema
         self._file: pq.ParquetWriter | None = None
 
@@ -189,9 +189,9 @@ class Written:
             return
         with self._named():
             if self._file is None:
-                files, path = resolved(self._place)
-                files.create_dir(path.rpartition("/")[0], recursive=True)
-                self._file = pq.ParquetWriter(path, self._schema, filesystem=files)
+                files, path = resolved(self._directory)
+                files.create_dir(path, recursive=True)
+                self._file = pq.ParquetWriter(f"{path}/{self._name}", self._schema, filesystem=files)
             self._file.write_table(rows)
 
     def close(self) -> str | None:
@@ -200,14 +200,14 @@ class Written:
             return None
         with self._named():
             self._file.close()
-        return self._place
+        return f"{self._directory}/{self._name}"
 
     @contextmanager
     def _named(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise OSError(f"the output file {self._place} cannot be written: {error}") from error
+            raise OSError(f"the output file {self._directory}/{self._name} cannot be written: {error}") from error
 
 
 def _hottest(places: Places, counts: NDArray[np.int64], most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
