@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, TextIO
@@ -60,13 +61,11 @@ class Checkpoint:
 
     def write(self, name: str, content: Any) -> None:
         path, data = f"{self._root}/{name}", json.dumps(content, separators=(",", ":")).encode()
-        try:
+        with naming(path):
             self._files.create_dir(path.rpartition("/")[0], recursive=True)
             with self._files.open_output_stream(f"{path}.tmp") as file:
                 file.write(xxhash.xxh64_hexdigest(data).encode() + b"\n" + data)
             self._files.move(f"{path}.tmp", path)
-        except OSError as error:
-            raise OSError(f"cannot write {path}: {error}") from error
 
     def numbered(self, kind: str) -> list[int]:
         """The batches of which there is a file, or directory, of a kind."""
@@ -129,14 +128,15 @@ class Checkpoint:
         """Append to batches.jsonl; when that is too long, the older half of it goes."""
         path = f"{self._root}/batches.jsonl"
         line = json.dumps(record, separators=(",", ":")).encode()
-        self._files.create_dir(self._root, recursive=True)
-        if (self._files.get_file_info(path).size or 0) > 2 * KEPT * _LENGTH:
-            lines = [json.dumps(line, separators=(",", ":")).encode() for line in self.records()[-KEPT:]]
-            with self._files.open_output_stream(f"{path}.tmp") as file:
-                file.write(b"\n".join(lines))
-            self._files.move(f"{path}.tmp", path)
-        with self._files.open_append_stream(path) as file:
-            file.write(b"\n" + line)  # the line before may be torn
+        with naming(path):
+            self._files.create_dir(self._root, recursive=True)
+            if (self._files.get_file_info(path).size or 0) > 2 * KEPT * _LENGTH:
+                lines = [json.dumps(line, separators=(",", ":")).encode() for line in self.records()[-KEPT:]]
+                with self._files.open_output_stream(f"{path}.tmp") as file:
+                    file.write(b"\n".join(lines))
+                self._files.move(f"{path}.tmp", path)
+            with self._files.open_append_stream(path) as file:
+                file.write(b"\n" + line)  # the line before may be torn
 
     def records(self) -> list[dict[str, Any]]:
         """The records of batches, one for each: of a batch that ran twice the last one. Torn lines are left out."""
@@ -153,6 +153,15 @@ class Checkpoint:
                 continue
             found[record["batch"]] = record
         return [found[batch] for batch in sorted(found)]
+
+
+@contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Whoever cannot write says what."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(f"cannot write {path}: {error}") from error
 
 
 def write_rows(rows: DataFrame, place: str) -> None:

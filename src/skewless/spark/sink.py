@@ -6,7 +6,7 @@ import pyarrow.fs as pafs
 from pyspark.sql import DataFrame
 
 from skewless.arrays import require
-from skewless.spark.checkpoint import filesystem, write_rows
+from skewless.spark.checkpoint import filesystem, naming, write_rows
 
 OWNER = "_skewless"  # the name of a file; readers skip what begins with an underscore
 _TORN = f"{OWNER}.tmp"  # its name until it is whole
@@ -24,9 +24,10 @@ def claim(directory: str, query: str) -> None:
         return
     found = {info.base_name for info in files.get_file_info(pafs.FileSelector(path))} - {_TORN}
     require(not found, f"{directory} is not empty, and no query of this library has written to it: take an empty one")
-    with files.open_output_stream(f"{path}/{_TORN}") as file:
-        file.write(query.encode())
-    files.move(f"{path}/{_TORN}", place)
+    with naming(place):
+        with files.open_output_stream(f"{path}/{_TORN}") as file:
+            file.write(query.encode())
+        files.move(f"{path}/{_TORN}", place)
 
 
 def emit(output: DataFrame, directory: str, batch: int) -> None:
