@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import skewless.spark as sl
 
-STEP = 40  # kilobytes of room that there are more each time
+STEP = 24  # kilobytes of room that there are more each time
 
 
 def counting(events: DataFrame) -> Any:
@@ -46,16 +47,11 @@ def mounted(place: Path, kilobytes: int) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)], check=True)
 
 
-def used(place: Path) -> int:
-    stat = os.statvfs(place)
-    return (stat.f_blocks - stat.f_bfree) * stat.f_frsize // 1024
-
-
 def attempts(spark: SparkSession, directory: Path, job: str) -> list[str]:
     """What a query said each time, until it was done."""
     place, said = directory / job, []
-    mounted(place, STEP)
-    while True:
+    for kilobytes in count(STEP, STEP):
+        mounted(place, kilobytes)
         source = spark.readStream.schema("k string, v long, ts timestamp").option("maxFilesPerTrigger", 1)
         try:
             stream = JOBS[job](source.parquet(str(directory / "in")))
@@ -63,8 +59,6 @@ def attempts(spark: SparkSession, directory: Path, job: str) -> list[str]:
             query.awaitTermination()
         except Exception as error:
             said.append(str(error))
-            print(len(said), used(place), str(error)[:150].replace("\n", " "), file=sys.stderr, flush=True)
-            mounted(place, used(place) + STEP)
         else:
             break
     # Out of the namespace, where the tests can see it.
