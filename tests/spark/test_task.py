@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import subprocess
+import sys
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark import cloudpickle
 
+from skewless.spark.fold import _each
 from skewless.spark.groupstate import Clock, GroupState
 from skewless.spark.task import Groups, whole_runs
 from skewless.store import Store
@@ -67,6 +72,26 @@ def test_a_place_is_in_one_table_only(lengths: list[int], unit: int) -> None:
     assert pa.concat_tables([rows.slice(0, 0), *tables]).equals(rows)
     seen = [set(np.unique(table["at"].to_numpy()).tolist()) for table in tables]
     assert sum(map(len, seen)) == len(set().union(*seen))
+
+
+def test_aggregates_run_where_this_library_is_not(tmp_path: Path) -> None:
+    """Twice, as two tasks of one process; the second spares what the first has spared."""
+
+    def total(rows: pa.Table) -> pa.Table:
+        return pa.table({"n": [rows.num_rows]})
+
+    rows = pa.record_batch({"k": [1, 1, 2], "begins": [True, False, True]})
+    call = _each("begins", ["k"], [], total, pa.schema({"n": pa.int64()}))
+    (tmp_path / "call").write_bytes(cloudpickle.dumps((call, rows)))  # type: ignore[no-untyped-call]
+    script = f"""import gc, sys
+sys.modules["skewless"] = None
+from pyspark import cloudpickle
+for _ in range(2):
+    call, rows = cloudpickle.loads(open({str(tmp_path / "call")!r}, "rb").read())
+    print([batch.to_pydict() for batch in call(iter([rows]))], gc.get_freeze_count() > 0)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["[{'k': [1], 'n': [2]}, {'k': [2], 'n': [1]}] True"] * 2, done.stderr
 
 
 def test_what_a_state_refuses() -> None:

@@ -24,7 +24,6 @@ Placing: TypeAlias = str | Partitioner[Any, Any] | RoutingTable
 BATCH_COSTS = (1.0, 1.0, 0.0)  # before a batch nothing is anywhere: moves are free
 _log = logging.getLogger("skewless")
 TINY = 2**20  # bytes: as much as AQE gives a task at least
-LIGHT = 2**24  # bytes for a worker, which Spark's own functions are done with before the keys have been looked at
 MILD = 1.25  # times the mean that the longest worker takes: to balance less than that costs more than it brings
 WORKER = "worker"  # the name of our column, if the user has none of that name
 
@@ -94,16 +93,15 @@ def needed(
     *,
     sample: float | None = None,
     split: bool = False,
-    native: bool = False,
     beside: tuple[DataFrame, tuple[str, ...]] | None = None,
 ) -> RoutingTable | Sourced | None:
     """As `placed`, but None where it is best left to Spark.
 
-    That is so if nobody asks for workers or a partitioner, and there is too little to do, or hashing spreads it well.
-    native: the work on rows is done by functions of Spark, not of Python.
+    That is so if nobody asks for workers or a partitioner, and there is so little data that Spark would have one task
+    do it all, or hashing spreads it well.
     """
     is_free = partitioner == "auto" and n_workers is None
-    if is_free and little(df, *([beside[0]] if beside else []), native=native):
+    if is_free and tiny(df, *([beside[0]] if beside else [])):
         fields_of(df, keys)
         return None
     by, histogram = _planned(df, keys, partitioner, n_workers, sample, split, beside)
@@ -111,9 +109,9 @@ def needed(
     return None if is_mild else by
 
 
-def little(*frames: DataFrame, native: bool = False) -> bool:
-    """Whether so little is read for these that Spark would have one task do it all, or native work is soon done."""
-    return sum(reads(df).bytes for df in frames) < (max(TINY, LIGHT * parallelism(frames[0])) if native else TINY)
+def tiny(*frames: DataFrame) -> bool:
+    """Whether so little is read for these that Spark would have one task do it all."""
+    return sum(reads(df).bytes for df in frames) < TINY
 
 
 _WHOLE = 'take "auto", "level", "kip" or another that keeps keys whole'
@@ -206,11 +204,10 @@ def over(
     """Window functions over each key, whole, on balanced workers; the functions become columns by their names.
 
     order_by: the order of rows of a key, as in Spark's Window.orderBy.
-    n_workers: as in `repartition`, but by default less than 16 MiB for each worker is left to Spark.
-    partitioner, sample: as in `repartition`.
+    n_workers, partitioner, sample: as in `repartition`.
     """
     require(bool(columns), "over needs at least 1 window function, such as rn=F.row_number()")
-    by, (name,) = needed(df, keys, partitioner, n_workers, sample=sample, native=True), unused(df, WORKER)
+    by, (name,) = needed(df, keys, partitioner, n_workers, sample=sample), unused(df, WORKER)
     rows = df if by is None else routed(df, keys, by, name)
     window = Window.partitionBy(*map(column, keys if by is None else (name, *keys)))
     if order_by is not None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, TextIO
@@ -16,7 +15,7 @@ import xxhash
 from pyspark.sql import DataFrame
 
 from skewless.arrays import require
-from skewless.store.files import resolved
+from skewless.store.files import naming, resolved
 
 FORMAT = 2
 KEPT = 10_000  # records of batches that are kept, at the least
@@ -153,15 +152,6 @@ class Checkpoint:
                 continue
             found[record["batch"]] = record
         return [found[batch] for batch in sorted(found)]
-
-
-@contextmanager
-def naming(path: str) -> Iterator[None]:
-    """Whoever cannot write says what."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(f"cannot write {path}: {error}") from error
 
 
 def write_rows(rows: DataFrame, place: str) -> None:

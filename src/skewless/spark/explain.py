@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 
 from skewless.arrays import require, whole
 from skewless.partitioners.auto import Auto
-from skewless.spark.batch import BATCH_COSTS, MILD, little, parallelism
+from skewless.spark.batch import BATCH_COSTS, MILD, parallelism, tiny
 from skewless.spark.profile import hash_straggler, profile
 from skewless.table import RoutingTable
 
@@ -67,9 +67,9 @@ def explain(
     if n_workers is None and hash_straggler(found.histogram, workers) <= MILD:
         chosen, table = "hash", hashed
         reason = f"hashing spreads these keys well: to balance them brings less than {MILD - 1:.0%}"
-    if n_workers is None and little(df, native=operator == "over"):
+    if n_workers is None and tiny(df):
         chosen, table = "hash", hashed
-        reason = "Spark is soon done with so little data; if its rows are much work, say n_workers"
+        reason = "Spark has one task do so little data; if its rows are much work, say n_workers"
     if operator == "agg":
         chosen, table = "hash", hashed
         reason = "Spark combines aggregates before it sends rows anywhere: a hot key is one row of each map task"

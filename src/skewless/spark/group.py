@@ -56,15 +56,7 @@ class Grouped:
         fold = fold_of(self.keys, in_arrow, aggregates)
         if not fold.grows:
             return fold.direct(self.df, self.keys)
-        by = needed(
-            self.df,
-            self.keys,
-            self.partitioner,
-            self.n_workers,
-            sample=self.sample,
-            split=True,
-            native=not in_arrow,
-        )
+        by = needed(self.df, self.keys, self.partitioner, self.n_workers, sample=self.sample, split=True)
         if by is None:
             return fold.direct(self.df, self.keys)
         (name,) = unused(self.df, WORKER)
@@ -129,8 +121,7 @@ def group_by(
 
     keys: columns, of any types that Spark groups by.
     n_workers: how many partitions; by default the session's shuffle partitions. Then less than 1 MiB is left to Spark,
-        which takes one task for that (say how many if each row is much work), and for aggregates in columns less than
-        16 MiB for each worker.
+        which takes one task for that: say how many if each row is much work.
     partitioner: a name, an instance, a RoutingTable or an Exact; by default what costs least.
     sample: the share of rows to look at first, to plan by; by default all of little data, a small portion of much.
     """

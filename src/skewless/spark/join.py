@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from skewless.arrays import require, whole
-from skewless.spark.batch import WORKER, checksums, little, parallelism
+from skewless.spark.batch import WORKER, checksums, parallelism, tiny
 from skewless.spark.grids import KEEPS, Counted, Grids, gridded
 from skewless.spark.keys import column, fields_of, hashing, quoted, unused
 from skewless.spark.profile import explained, profiles
@@ -47,7 +47,7 @@ def join(
     require(types[0] == types[1], f"both sides have keys of the same types, not {types[0]} and {types[1]}: cast one")
     workers = parallelism(left) if n_workers is None else whole("n_workers", n_workers, 1)
     plain = left.join(right, list(names), kind)
-    if (n_workers is None and little(left, right)) or "Broadcast" in explained(plain):
+    if (n_workers is None and tiny(left, right)) or "Broadcast" in explained(plain):
         return plain
     counted = _counted((left, right), names)
     grids = gridded(counted[0], counted[1], kind, workers)

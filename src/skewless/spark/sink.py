@@ -6,7 +6,8 @@ import pyarrow.fs as pafs
 from pyspark.sql import DataFrame
 
 from skewless.arrays import require
-from skewless.spark.checkpoint import filesystem, naming, write_rows
+from skewless.spark.checkpoint import filesystem, write_rows
+from skewless.store.files import naming
 
 OWNER = "_skewless"  # the name of a file; readers skip what begins with an underscore
 _TORN = f"{OWNER}.tmp"  # its name until it is whole

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import gettempdir
@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from pyspark import TaskContext
 
 from skewless.arrays import require
-from skewless.spark.garbage import spare_imports
+from skewless.spark.garbage import sparing
 from skewless.spark.groupstate import Clock, GroupState
 from skewless.store import Entry, HotCopy, Manifest, Places, Share, Store, Tally, Values, opened
 from skewless.store.codec import changing
-from skewless.store.files import resolved
+from skewless.store.files import naming, resolved
 from skewless.table import RoutingTable
 
 Function: TypeAlias = Callable[[Values, Any, GroupState], Any]
@@ -98,7 +98,7 @@ class Task:
         spent = perf_counter() - began
         report = (worker, rows, keys, len(late), written.close(), tally.bytes, spent, receipt.to_bytes(), *hottest)
         yield pa.RecordBatch.from_pylist([dict(zip(REPORT.names, report, strict=True))], REPORT)
-        spare_imports()
+        sparing()()
 
     def _running(self) -> AbstractContextManager[Function]:
         return self.function.running() if isinstance(self.function, Lasting) else nullcontext(self.function)
@@ -187,7 +187,7 @@ class Written:
     def add(self, rows: pa.Table) -> None:
         if rows.num_rows == 0:
             return
-        with self._named():
+        with naming(f"{self._directory}/{self._name}"):
             if self._file is None:
                 files, path = resolved(self._directory)
                 files.create_dir(path, recursive=True)
@@ -198,16 +198,9 @@ class Written:
         """Where it is; None if nothing was written."""
         if self._file is None:
             return None
-        with self._named():
+        with naming(f"{self._directory}/{self._name}"):
             self._file.close()
         return f"{self._directory}/{self._name}"
-
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise OSError(f"the output file {self._directory}/{self._name} cannot be written: {error}") from error
 
 
 def _hottest(places: Places, counts: NDArray[np.int64], most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

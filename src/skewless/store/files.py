@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -250,11 +251,17 @@ def put(root: str, name: str, data: pa.Buffer) -> None:
     filesystem, path = resolved(root)
     if isinstance(filesystem, fs.LocalFileSystem):
         filesystem.create_dir(path, recursive=True)
+    with naming(f"{path}/{name}"), filesystem.open_output_stream(f"{path}/{name}") as file:
+        file.write(data)
+
+
+@contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Whoever cannot write says what."""
     try:
-        with filesystem.open_output_stream(f"{path}/{name}") as file:
-            file.write(data)
+        yield
     except OSError as error:
-        raise OSError(f"the state file {path}/{name} cannot be written: {error}") from error
+        raise OSError(f"cannot write {path}: {error}") from error
 
 
 @lru_cache(maxsize=256)
