@@ -58,7 +58,7 @@ def attempts(spark: SparkSession, directory: Path, job: str) -> list[str]:
             query = stream.start(str(place / "out"), str(place / "checkpoint"), available_now=True)
             query.awaitTermination()
         except Exception as error:
-            said.append(str(error))
+            said.append("\n".join([str(error), *getattr(error, "__notes__", [])]))
         else:
             break
     # Out of the namespace, where the tests can see it.

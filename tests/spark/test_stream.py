@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -20,6 +21,8 @@ from pyspark.sql import functions as F
 
 import skewless.spark as sl
 from skewless import streams
+from skewless.spark import checkpoint
+from skewless.spark.checkpoint import Checkpoint
 
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -351,6 +354,35 @@ def test_two_queries_on_one_checkpoint(spark: SparkSession, tmp_path: Path) -> N
     finally:
         query.stop()
     job.start(str(tmp_path / "out"), str(tmp_path / "checkpoint"), available_now=True).awaitTermination(100)
+
+
+@pytest.mark.parametrize("spark", ["classic"], indirect=True)  # over Connect batches run in another process
+def test_two_queries_where_there_are_no_locks(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = pafs.SubTreeFileSystem("/", pafs.LocalFileSystem())
+    monkeypatch.setattr(checkpoint, "resolved", lambda directory: (local, directory))
+    source, out, files = tmp_path / "in", str(tmp_path / "out"), tmp_path / "checkpoint"
+    events = read(spark, write(source, BATCHES[:1]))
+    job = sl.stream(events, "k", time="ts").window("10 seconds").agg(n=sl.count())
+    query = job.start(out, str(files))
+    try:
+        query.processAllAvailable()
+        with pytest.raises(ValueError, match="another query is running on the checkpoint"):
+            job.start(out, str(files))
+        write(source, BATCHES[1:2])
+        query.processAllAvailable()
+        (files / "skewless/owner").write_text("another one")
+        write(source, BATCHES[2:3])
+        with pytest.raises(Exception, match="another query is running on the checkpoint"):
+            query.processAllAvailable()
+    finally:
+        query.stop()
+    assert Checkpoint(str(files)).numbered("commits") == [0, 1]
+    (files / "skewless/owner").unlink()
+    write(source, BATCHES[3:4])
+    ran(job, out, files)
+    assert told(spark, out) == expected(spark, BATCHES[:4], 10, 10, n=F.count("*"))
 
 
 def test_what_cannot_be_read_or_written_is_named_and_nothing_is_lost(spark: SparkSession, tmp_path: Path) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Mapping
-from pathlib import Path
-from time import monotonic, sleep
-from typing import Any, TextIO
+from typing import Any
 from uuid import uuid4
 
 import pyarrow.fs as pafs
@@ -15,11 +12,11 @@ import xxhash
 from pyspark.sql import DataFrame
 
 from skewless.arrays import require
+from skewless.spark.lock import Held, hold
 from skewless.store.files import naming, resolved
 
 FORMAT = 2
 KEPT = 10_000  # records of batches that are kept, at the least
-PATIENCE = 3.0  # seconds: over Connect, the process of a query outlives it a little
 _LENGTH = 2_000  # a record is seldom longer, in bytes
 
 
@@ -33,7 +30,7 @@ class Checkpoint:
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self._files, path = filesystem(directory)
-        self._root = f"{path}/skewless"
+        self._root, self._of_spark = f"{path}/skewless", f"{path}/spark"
 
     @property
     def of_spark(self) -> str:
@@ -101,27 +98,19 @@ class Checkpoint:
         require(not changed, f"{self.directory} is the checkpoint of another query: {'; '.join(changed)}")
         return str(known["id"])
 
-    def lock(self) -> TextIO | None:
-        """Keep others off, as long as this process lives and the file is open; refused if another has it.
+    def lock(self) -> Held:
+        """Keep others off, as long as this process lives; refused if another has it."""
+        return hold(self._files, self._root, self.directory)
 
-        Only a local filesystem has locks.
-        """
-        if not isinstance(self._files, pafs.LocalFileSystem):
+    def unfinished(self, since: float) -> str | None:
+        """The file of Spark's that was begun last and never finished, after a time."""
+        found = self._files.get_file_info(pafs.FileSelector(self._of_spark, allow_not_found=True, recursive=True))
+        # Spark writes .<name>.<some UUID>.tmp, and gives it its name when it is complete.
+        torn = [info for info in found if info.extension == "tmp" and info.mtime.timestamp() >= since]
+        if not torn:
             return None
-        Path(self._root).mkdir(parents=True, exist_ok=True)
-        # The lock lasts as long as the file is open.
-        file = Path(self._root, "lock").open("a")  # noqa: SIM115
-        until = monotonic() + PATIENCE
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return file
-            except OSError:
-                if monotonic() > until:
-                    break
-            sleep(0.05)
-        file.close()
-        raise ValueError(f"another query is running on the checkpoint {self.directory}: stop it first")
+        last = max(torn, key=lambda info: info.mtime_ns)
+        return f"{last.path.rpartition('/')[0]}/{last.base_name.split('.')[1]}"
 
     def record(self, record: Mapping[str, Any]) -> None:
         """Append to batches.jsonl; when that is too long, the older half of it goes."""

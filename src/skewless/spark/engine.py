@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from time import perf_counter, time
-from typing import Any, NamedTuple, Protocol, TextIO, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from pyspark.sql import DataFrame
@@ -17,6 +17,7 @@ from skewless.partitioner import Partitioner
 from skewless.spark.checkpoint import Checkpoint
 from skewless.spark.exact import Sourced, Sources
 from skewless.spark.learn import Cooperation, Learner, Lesson, Plan
+from skewless.spark.lock import Held
 from skewless.spark.profile import profile
 from skewless.spark.sink import emit
 from skewless.table import RoutingTable
@@ -105,6 +106,7 @@ class Engine:
             portion = min(1.0, OBSERVED / max(before["record"]["rows"], 1)) if before else 1.0
         found = self.operator.run(Batch(df, batch, before and before["state"], table, files, portion))
         worked = perf_counter()
+        running.lock.check()
         if found.output is not None:
             self._emit(found.output, batch)
         emitted = perf_counter()
@@ -210,7 +212,7 @@ class _Running:
     """What one process keeps of a query between two batches. All of it can be found again in files."""
 
     files: Checkpoint
-    lock: TextIO | None
+    lock: Held
     learner: Learner | Cooperation | None
     committed: int
 
@@ -225,8 +227,7 @@ def release(directory: str) -> None:
     if known is not None:
         if known.learner is not None:
             known.learner.close()
-        if known.lock is not None:
-            known.lock.close()
+        known.lock.close()
 
 
 def _record_again(files: Checkpoint, committed: int) -> None:

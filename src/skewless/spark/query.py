@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from time import monotonic, sleep
+from contextlib import contextmanager
+from time import monotonic, sleep, time
 from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from skewless.arrays import whole
 from skewless.spark import engine
@@ -16,9 +18,11 @@ from skewless.spark.checkpoint import Checkpoint
 class Query:
     """A running stream: Spark's own query, and what it tells of its batches."""
 
-    def __init__(self, query: StreamingQuery, files: Checkpoint) -> None:
-        self._query = query
+    def __init__(self, writer: DataStreamWriter, files: Checkpoint) -> None:
         self._files = files
+        self._began = time()
+        with self._naming():
+            self._query: StreamingQuery = writer.start()
 
     @property
     def id(self) -> str:
@@ -33,17 +37,22 @@ class Query:
         return self._query.status
 
     def exception(self) -> Exception | None:
-        return self._query.exception()
+        error = self._query.exception()
+        if error is not None:
+            self._name_file(error)
+        return error
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
         try:
-            return self._query.awaitTermination(timeout)
+            with self._naming():
+                return self._query.awaitTermination(timeout)
         finally:
             if not self._query.isActive:
                 engine.release(self._files.directory)
 
     def processAllAvailable(self) -> None:  # noqa: N802
-        self._query.processAllAvailable()
+        with self._naming():
+            self._query.processAllAvailable()
 
     def stop(self) -> None:
         self._query.stop()
@@ -61,6 +70,20 @@ class Query:
         """Print a line for each batch as it ends, until the query does, or for so many seconds."""
         for record in self._batches(timeout):
             print(line(record), flush=True)
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._name_file(error)
+            raise
+
+    def _name_file(self, error: Exception) -> None:
+        """Say which file Spark could not write: of its own it does not."""
+        file = self._files.unfinished(self._began)
+        if file is not None:
+            error.add_note(f"Spark could not finish {file}")
 
     def _batches(self, timeout: float | None) -> Iterator[dict[str, Any]]:
         until, told = None if timeout is None else monotonic() + timeout, -1

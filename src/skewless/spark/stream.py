@@ -232,8 +232,7 @@ class Job:
         files.write("rescale.json", {})  # what was said of the last run is over
         if self.before is not None:
             self.before(files)
-        if lock is not None:
-            lock.close()
+        lock.close()
         exact = isinstance(given.partitioner, Exact)
         run = Engine(checkpoint, self.operator, sink, self._placing(), exact, given.statistics, seconds, limits)
         writer = given.df.writeStream.foreachBatch(run).option("checkpointLocation", files.of_spark)
@@ -241,7 +240,7 @@ class Job:
             writer = writer.trigger(availableNow=True)
         elif interval is not None:
             writer = writer.trigger(processingTime=interval)
-        query = Query(writer.start(), files)
+        query = Query(writer, files)
         QUERIES[checkpoint] = query
         return query
 
