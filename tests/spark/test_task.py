@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import socket
 import subprocess
 import sys
 from decimal import Decimal
@@ -18,6 +19,7 @@ from pyspark import cloudpickle
 
 from skewless.spark.fold import _each
 from skewless.spark.groupstate import Clock, GroupState
+from skewless.spark.haste import hastening
 from skewless.spark.task import Groups, whole_runs
 from skewless.store import Store
 
@@ -75,7 +77,7 @@ def test_a_place_is_in_one_table_only(lengths: list[int], unit: int) -> None:
 
 
 def test_aggregates_run_where_this_library_is_not(tmp_path: Path) -> None:
-    """Twice, as two tasks of one process; the second spares what the first has spared."""
+    """Three times, as tasks of one process; from the second on they spare what the first has imported."""
 
     def total(rows: pa.Table) -> pa.Table:
         return pa.table({"n": [rows.num_rows]})
@@ -86,12 +88,27 @@ def test_aggregates_run_where_this_library_is_not(tmp_path: Path) -> None:
     script = f"""import gc, sys
 sys.modules["skewless"] = None
 from pyspark import cloudpickle
-for _ in range(2):
+for _ in range(3):
     call, rows = cloudpickle.loads(open({str(tmp_path / "call")!r}, "rb").read())
     print([batch.to_pydict() for batch in call(iter([rows]))], gc.get_freeze_count() > 0)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines() == ["[{'k': [1], 'n': [2]}, {'k': [2], 'n': [1]}] True"] * 2, done.stderr
+    found = "[{'k': [1], 'n': [2]}, {'k': [2], 'n': [1]}]"
+    assert done.stdout.splitlines() == [f"{found} False", f"{found} True", f"{found} True"], done.stderr
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="Linux alone can be told to acknowledge at once")
+def test_tasks_acknowledge_at_once_what_spark_sends(tmp_path: Path) -> None:
+    listening = socket.create_server(("127.0.0.1", 0))
+    spark = socket.create_connection(listening.getsockname())
+    task, _ = listening.accept()
+    with listening, spark, task, (tmp_path / "file").open("w") as file:
+        task.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
+        is_open = sorted(Path("/proc/self/fd").iterdir())
+        hastening()()
+        assert task.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 1
+        assert sorted(Path("/proc/self/fd").iterdir()) == is_open
+        file.write("still open")
 
 
 def test_what_a_state_refuses() -> None:

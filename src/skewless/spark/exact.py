@@ -22,6 +22,7 @@ from skewless.arrays import from_bytes, to_bytes
 from skewless.partitioner import Partitioner
 from skewless.partitioners import described, rebuilt
 from skewless.partitioners.baselines import Hash
+from skewless.spark.haste import hastening
 from skewless.spark.keys import column, hashed, unused
 from skewless.spark.profile import observed
 
@@ -190,9 +191,12 @@ def _observing(description: str, sources: Sources) -> Callable[[Iterator[pa.Reco
 
 
 def _begin() -> Callable[[str, bytes | None, dict[int, bytes]], tuple[AnyPartitioner, int, Any]]:
+    hasten = hastening()
+
     def begin(description: str, policy: bytes | None, snapshots: dict[int, bytes]) -> tuple[AnyPartitioner, int, Any]:
         from pyspark import TaskContext
 
+        hasten()
         try:
             from skewless.spark import exact
         except ModuleNotFoundError as missing:

@@ -15,7 +15,7 @@ from pyspark.sql.types import DecimalType, IntegralType, StructType
 
 from skewless.arrays import require
 from skewless.spark.aggregate import Aggregate, ArrowAggregate, State, checked, count
-from skewless.spark.garbage import sparing
+from skewless.spark.haste import hastening
 from skewless.spark.keys import column, fields_of, ordered, unused
 from skewless.spark.schema import arrow_schema, nullable, schema_of
 
@@ -208,7 +208,7 @@ def _grouped(rows: DataFrame, by: Sequence[str], unseen: Sequence[str], step: St
 def _each(
     begins: str, by: Sequence[str], unseen: Sequence[str], step: Step, wanted: pa.Schema
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    constant, hidden, names, spare = list(by), [begins, *unseen], wanted.names, sparing()
+    constant, hidden, names, hasten = list(by), [begins, *unseen], wanted.names, hastening()
 
     def whole(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         """Tables of groups, which are all whole."""
@@ -237,6 +237,7 @@ def _each(
             return pa.concat_tables([one.cast(wanted) for one in found])
 
     def call(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        hasten()
         for groups in whole(batches):
             rows = groups.combine_chunks()
             starts = pc.indices_nonzero(rows[begins]).to_numpy().astype(np.int64)
@@ -246,7 +247,6 @@ def _each(
             keys = rows.select(constant).take(np.repeat(starts, [one.num_rows for one in found]))
             columns = [*keys.columns, *joined(found).columns]
             yield from pa.table(columns, names=[*constant, *names]).combine_chunks().to_batches()
-        spare()
 
     return call
 

@@ -25,6 +25,7 @@ from skewless.spark.batch import WORKER, parallelism
 from skewless.spark.checkpoint import Checkpoint
 from skewless.spark.engine import Batch, Found
 from skewless.spark.groupstate import Clock, Timeout
+from skewless.spark.haste import hastening
 from skewless.spark.keys import column, fields_of, hashing, unused
 from skewless.spark.processor import Processing
 from skewless.spark.profile import observed
@@ -279,7 +280,10 @@ def _merge_later(
 
 
 def _merge(spark: SparkSession, store: Store, segments: Sequence[Segment], table: RoutingTable) -> list[Receipt]:
+    hasten = hastening()
+
     def part(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        hasten()
         for batch in batches:
             for number in batch["id"].to_pylist():
                 receipt = merge(store, segments, Share.of(table, number), number)

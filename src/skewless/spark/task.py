@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from pyspark import TaskContext
 
 from skewless.arrays import require
-from skewless.spark.garbage import sparing
 from skewless.spark.groupstate import Clock, GroupState
+from skewless.spark.haste import hastening
 from skewless.store import Entry, HotCopy, Manifest, Places, Share, Store, Tally, Values, opened
 from skewless.store.codec import changing
 from skewless.store.files import naming, resolved
@@ -75,6 +75,7 @@ class Task:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Rows, sorted by place, become rows in a file of output, and this report."""
+        hastening()()
         began = perf_counter()
         worker = TaskContext.get().partitionId()  # type: ignore[union-attr]  # there is one in a task
         share, tally = Share.of(self.table, worker), Tally()
@@ -98,7 +99,6 @@ class Task:
         spent = perf_counter() - began
         report = (worker, rows, keys, len(late), written.close(), tally.bytes, spent, receipt.to_bytes(), *hottest)
         yield pa.RecordBatch.from_pylist([dict(zip(REPORT.names, report, strict=True))], REPORT)
-        sparing()()
 
     def _running(self) -> AbstractContextManager[Function]:
         return self.function.running() if isinstance(self.function, Lasting) else nullcontext(self.function)
@@ -222,6 +222,7 @@ class Loading:
     version: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        hastening()()
         worker = TaskContext.get().partitionId()  # type: ignore[union-attr]
         found = list(batches)
         if not found:

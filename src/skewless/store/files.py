@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import fs
 
@@ -152,19 +151,22 @@ class Store:
         """The rows of a share in a segment; only blocks that may hold them are read."""
         tally = Tally() if tally is None else tally
         index = load_index(self.root, segment.index)
-        wanted = index.filter(pa.array(_may_hold(index, share)))
-        batches = [batch for name in pc.unique(wanted["file"]).to_pylist() for batch in self._read(wanted, name, tally)]
+        wanted = np.flatnonzero(_may_hold(index, share))
+        by_file = np.split(wanted, np.flatnonzero(np.diff(index.file[wanted])) + 1)
+        batches = [batch for blocks in by_file if blocks.size for batch in self._read(index, blocks, tally)]
         found = pa.Table.from_batches(batches, self.schema)
-        return found.filter(pa.array(share.has(places_of(found))))
+        own = share.has(places_of(found))
+        # In one piece: there are many small blocks, and each would be filtered on its own.
+        return found if own.all() else found.combine_chunks().filter(pa.array(own))
 
-    def _read(self, index: pa.Table, name: str, tally: Tally) -> Iterator[pa.RecordBatch]:
-        blocks = index.filter(pc.equal(index["file"], name)).sort_by("offset")
-        offsets, lengths = blocks["offset"].to_numpy(), blocks["length"].to_numpy()
+    def _read(self, index: Index, blocks: NDArray[np.int64], tally: Tally) -> Iterator[pa.RecordBatch]:
+        """The rows of blocks of one file."""
+        name = index.names[index.file[blocks[0]]]
+        offsets, lengths, checksums = index.offset[blocks], index.length[blocks], index.checksum[blocks].tolist()
         ends = offsets + lengths
         first = np.flatnonzero(np.append(True, offsets[1:] > ends[:-1] + GAP)).tolist()
-        checksums = blocks["checksum"].to_pylist()
         tally.files += 1
-        tally.blocks += blocks.num_rows
+        tally.blocks += blocks.size
         tally.bytes += int(lengths.sum())
         try:
             with opened(self.root).open_input_file(self._path(name)) as file:
@@ -210,22 +212,34 @@ def _stream(table: pa.Table) -> bytes:
     return bytes(sink.getvalue().to_pybytes())
 
 
-def _may_hold(index: pa.Table, share: Share) -> NDArray[np.bool_]:
+class Index(NamedTuple):
+    """Where the blocks of a segment are, in the order in which they lie in files: the columns of INDEX, to be read."""
+
+    names: list[str]  # of files
+    file: NDArray[np.int64]  # the number of the name
+    size: NDArray[np.int32]
+    host: NDArray[np.int32]
+    hot: Places  # 0 if the block is not that of a hot key
+    offset: NDArray[np.int64]
+    length: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    checksum: NDArray[np.uint32]
+
+
+def _may_hold(index: Index, share: Share) -> NDArray[np.bool_]:
     """Which blocks may hold keys of the share."""
-    hosts, sizes, rows = (index[name].to_numpy() for name in ("host", "size", "rows"))
-    alone = hosts < 0
-    hot = index["hot"].fill_null(0).to_numpy()
-    wanted: NDArray[np.bool_] = np.zeros(hosts.size, np.bool_)
-    wanted[alone] = share.has(hot[alone])
+    alone = index.host < 0
+    wanted: NDArray[np.bool_] = np.zeros(alone.size, np.bool_)
+    wanted[alone] = share.has(index.hot[alone])
     # A hot key of ours may be among those of its host, unless it was hot to those who wrote this, too.
     among = share.hot[share.owned]
-    among = among[~np.isin(among, hot[alone])]
-    for size in np.unique(sizes[~alone]).tolist():
+    among = among[~np.isin(among, index.hot[alone])]
+    for size in np.unique(index.size[~alone]).tolist():
         mask = share.folded(size)
         mask[(among & np.uint64(size - 1)).astype(np.int64)] = True
-        here = ~alone & (sizes == size)
-        wanted[here] = mask[hosts[here]]
-    return np.asarray(wanted & (rows > 0))
+        here = ~alone & (index.size == size)
+        wanted[here] = mask[index.host[here]]
+    return np.asarray(wanted & (index.rows > 0))
 
 
 @lru_cache(maxsize=64)
@@ -265,7 +279,7 @@ def naming(path: str) -> Iterator[None]:
 
 
 @lru_cache(maxsize=256)
-def load_index(root: str, name: str) -> pa.Table:
+def load_index(root: str, name: str) -> Index:
     """The index of a segment. Files never change, so that a process reads each once."""
     path = path_of(root, name)
     try:
@@ -276,4 +290,8 @@ def load_index(root: str, name: str) -> pa.Table:
     data = content[:-4]
     if zlib.crc32(data).to_bytes(4, "little") != content[-4:]:
         raise Damaged(f"the state file {path} is damaged")
-    return pa.ipc.open_stream(data).read_all()
+    table = pa.ipc.open_stream(data).read_all()
+    names, number = np.unique(np.array(table["file"].to_pylist(), np.str_), return_inverse=True)
+    columns = {field.name: table[field.name].fill_null(0).to_numpy() for field in INDEX if field.name != "file"}
+    order = np.lexsort((columns["offset"], number))
+    return Index(names.tolist(), number[order], **{name: column[order] for name, column in columns.items()})

@@ -174,7 +174,7 @@ def _delete(store: Store, unwanted: Callable[[str], bool]) -> list[str]:
 
 def _files(store: Store, segment: Segment) -> Iterator[str]:
     yield segment.index
-    yield from pc.unique(load_index(store.root, segment.index)["file"]).to_pylist()
+    yield from load_index(store.root, segment.index).names
 
 
 def _version(name: str) -> int:

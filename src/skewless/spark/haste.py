@@ -1,0 +1,37 @@
+"""What keeps a Python task of Spark waiting for nothing: acknowledgements, and garbage that is none."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+_TASKS = "tasks hastened by skewless"  # an attribute of gc: a process has one, whatever else it has imported
+
+
+def hastening() -> Callable[[], None]:
+    """What a function for Python tasks calls first, before it asks for rows.
+
+    A function inside another, which Spark pickles by value: it does not need this library where it runs.
+    """
+    tasks = _TASKS
+
+    def hasten() -> None:
+        # Spark sends a task, then its rows, and the second waits until the first is acknowledged (Nagle), which takes
+        # Linux 40 milliseconds if nothing is sent back. This acknowledges at once what has come, and what will come.
+        at_once: int = getattr(socket, "TCP_QUICKACK", 0)
+        for place in Path("/proc/self/fd").iterdir() if at_once else ():
+            if not place.is_socket():
+                continue
+            with socket.socket(fileno=os.dup(int(place.name))) as one:
+                if one.family in (socket.AF_INET, socket.AF_INET6) and one.type == socket.SOCK_STREAM:
+                    one.setsockopt(socket.IPPROTO_TCP, at_once, 1)
+        # After each task Spark has all garbage collected. What the first one has imported need not be looked at again.
+        done = getattr(gc, tasks, 0)  # to ask gc whether something is frozen takes it 15 milliseconds
+        if done == 1:
+            gc.freeze()
+        setattr(gc, tasks, done + 1)
+
+    return hasten
