@@ -24,7 +24,7 @@ from skewless.histogram import Histogram
 from skewless.kernels.hash import spark_hashes
 from skewless.spark.batch import routed
 from skewless.spark.keys import hashed, hashing
-from skewless.spark.profile import ENOUGH, explained, hash_straggler, portion, reads
+from skewless.spark.profile import ENOUGH, explained, hash_straggler, reads
 from skewless.spark.route import perfect, worker
 
 # In one process, whatever the number of those: a Spark takes long to start.
@@ -189,6 +189,16 @@ def test_names_with_dots_are_columns_not_fields(spark: SparkSession) -> None:
     assert rows(sl.group_by(df, "a.b").agg(n=sl.count())) == rows(df.groupBy("`a.b`").count())
 
 
+def test_tasks_of_grouped_functions_do_not_wait_for_their_rows(spark: SparkSession) -> None:
+    def told(rows: pd.DataFrame) -> pd.DataFrame:
+        import gc
+
+        return pd.DataFrame({"tasks": [getattr(gc, "tasks hastened by skewless", 0)]})
+
+    found = sl.group_by(skewed(spark), "k", n_workers=3).applyInPandas(told, "tasks int").collect()
+    assert all(row.tasks > 0 for row in found)
+
+
 def test_cogroup_meets_equal_keys(spark: SparkSession) -> None:
     left, right = skewed(spark, 1500), skewed(spark, 800, 80, 0.5).select("k", F.col("v").alias("u"))
 
@@ -311,15 +321,17 @@ def test_a_sample_tells_nearly_the_same(spark: SparkSession) -> None:
 
 
 def test_verbs_measure_a_portion_of_much_data(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert portion(spark.range(10**9).select("id", F.rand())) == pytest.approx(ENOUGH / 1e9, rel=0.1)
-    assert portion(spark.range(1000).join(spark.range(10**9), "id")) == pytest.approx(ENOUGH / 1e9, rel=0.1)
-    assert portion(skewed(spark)) == 1
+    much = spark.range(10**9).select("id", F.rand())
+    for df in (much, much.join(spark.range(1000), "id")):
+        assert reads(df).portion(ENOUGH) == pytest.approx(ENOUGH / 1e9, rel=0.1)
+    assert reads(skewed(spark)).portion(ENOUGH) == 1
     df = spark.range(0, 100_000, 1, 2).select((F.col("id") % 40).alias("k"), "id")
     module = sys.modules["skewless.spark.profile"]  # the package has a function of that name
     monkeypatch.setattr(module, "ENOUGH", 10_000)
     found = sl.profile(df, "k", sample=None)
     assert found.sample == pytest.approx(0.1, rel=0.01)
     assert "10.00% of all" in sl.explain(df, "k", n_workers=4).profile
+    assert "5.00% of all" in sl.explain(df, "k", n_workers=1).profile  # for few workers, fewer rows are enough
     assert rows(sl.repartition(df, "k", n_workers=4).groupBy("k").count()) == rows(df.groupBy("k").count())
     few = df.where(F.col("id") < 5000)  # fewer than seem to be read: a tenth of them would not be enough to plan by
     assert sl.profile(few, "k", sample=None).sample == 1

@@ -19,7 +19,7 @@ from pyspark import cloudpickle
 
 from skewless.spark.fold import _each
 from skewless.spark.groupstate import Clock, GroupState
-from skewless.spark.haste import hastening
+from skewless.spark.haste import hastened, hastening
 from skewless.spark.task import Groups, whole_runs
 from skewless.store import Store
 
@@ -108,6 +108,10 @@ def test_tasks_acknowledge_at_once_what_spark_sends(tmp_path: Path) -> None:
         hastening()()
         assert task.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 1
         assert sorted(Path("/proc/self/fd").iterdir()) == is_open
+        task.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
+        call = cloudpickle.loads(cloudpickle.dumps(hastened(lambda: "called")))  # type: ignore[no-untyped-call]
+        assert task.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 1
+        assert call() == "called"
         file.write("still open")
 
 

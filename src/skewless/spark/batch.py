@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from pyspark.sql import Column, DataFrame, Window
@@ -16,7 +17,7 @@ from skewless.partitioners.auto import table_for
 from skewless.spark import exact
 from skewless.spark.exact import Exact, Sourced
 from skewless.spark.keys import column, fields_of, hashing, quoted, unused
-from skewless.spark.profile import hash_straggler, profiles, reads
+from skewless.spark.profile import Reads, hash_straggler, profiles, reads
 from skewless.spark.route import worker
 from skewless.table import RoutingTable
 
@@ -44,7 +45,7 @@ def placed(
     split: keys may be split; if not, a partitioner or table that splits them is refused.
     beside: other rows, and their keys, that are to be routed by the same.
     """
-    return _planned(df, keys, partitioner, n_workers, sample, split, beside)[0]
+    return _planned(df, keys, partitioner, n_workers, sample, split, beside, None)[0]
 
 
 def _planned(
@@ -55,6 +56,7 @@ def _planned(
     sample: float | None,
     split: bool,
     beside: tuple[DataFrame, tuple[str, ...]] | None,
+    known: list[Reads] | None,
 ) -> tuple[RoutingTable | Sourced, Histogram | None]:
     """As `placed`; and the histogram that a table was planned by, if it was."""
     fields_of(df, keys)
@@ -76,7 +78,7 @@ def _planned(
             require(meet, f"{p.name} places keys in the order of its rows: those of two sides would not meet")
             checksums(df)
             return Sourced(p, exact.learned(p, *frames), alone), None
-        found = profiles(frames, sample)
+        found = profiles(frames, sample, n_workers=p.n_workers, known=known)
         histogram = found[0].histogram if beside is None else found[0].histogram + found[1].histogram
         by = table_for(p, histogram, RoutingTable.hashed(p.n_workers))
         _log.info("%s planned %d hot keys for %d workers: %s", p.name, by.keys.size, by.n_workers, found[0].cost())
@@ -100,18 +102,20 @@ def needed(
     That is so if nobody asks for workers or a partitioner, and there is so little data that Spark would have one task
     do it all, or hashing spreads it well.
     """
-    is_free = partitioner == "auto" and n_workers is None
-    if is_free and tiny(df, *([beside[0]] if beside else [])):
+    is_free, known = partitioner == "auto" and n_workers is None, None
+    if is_free:
         fields_of(df, keys)
-        return None
-    by, histogram = _planned(df, keys, partitioner, n_workers, sample, split, beside)
+        known = [reads(one) for one in (df, *([beside[0]] if beside else []))]
+        if tiny(known):
+            return None
+    by, histogram = _planned(df, keys, partitioner, n_workers, sample, split, beside, known)
     is_mild = is_free and histogram is not None and hash_straggler(histogram, by.n_workers) <= MILD
     return None if is_mild else by
 
 
-def tiny(*frames: DataFrame) -> bool:
-    """Whether so little is read for these that Spark would have one task do it all."""
-    return sum(reads(df).bytes for df in frames) < TINY
+def tiny(known: Sequence[Reads]) -> bool:
+    """Whether so little is read that Spark would have one task do it all."""
+    return sum(one.bytes for one in known) < TINY
 
 
 _WHOLE = 'take "auto", "level", "kip" or another that keeps keys whole'

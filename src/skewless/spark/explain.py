@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from skewless.arrays import require, whole
 from skewless.partitioners.auto import Auto
 from skewless.spark.batch import BATCH_COSTS, MILD, parallelism, tiny
-from skewless.spark.profile import hash_straggler, profile
+from skewless.spark.profile import hash_straggler, profiles, reads
 from skewless.table import RoutingTable
 
 Operator = Literal["repartition", "applyInPandas", "applyInArrow", "cogroup", "over", "agg", "ArrowAggregate"]
@@ -59,7 +59,8 @@ def explain(
     """
     require(operator in get_args(Operator), f"operator is one of {', '.join(get_args(Operator))}, not {operator!r}")
     workers = parallelism(df) if n_workers is None else whole("n_workers", n_workers, 1)
-    found = profile(df, *keys, sample=sample)
+    known = [reads(df)]
+    (found,) = profiles([(df, keys)], sample, n_workers=workers, known=known)
     hashed = RoutingTable.hashed(workers)
     p = Auto(workers, split=operator in SPLITTING, costs=BATCH_COSTS)
     table, decision = p.decided(found.histogram, hashed)
@@ -67,7 +68,7 @@ def explain(
     if n_workers is None and hash_straggler(found.histogram, workers) <= MILD:
         chosen, table = "hash", hashed
         reason = f"hashing spreads these keys well: to balance them brings less than {MILD - 1:.0%}"
-    if n_workers is None and tiny(df):
+    if n_workers is None and tiny(known):
         chosen, table = "hash", hashed
         reason = "Spark has one task do so little data; if its rows are much work, say n_workers"
     if operator == "agg":

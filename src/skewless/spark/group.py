@@ -15,6 +15,7 @@ from skewless.spark.aggregate import Aggregate, ArrowAggregate
 from skewless.spark.batch import WORKER, Placing, needed, routed
 from skewless.spark.exact import Exact, Sourced
 from skewless.spark.fold import fold_of
+from skewless.spark.haste import hastened
 from skewless.spark.keys import column, fields_of, unused
 from skewless.table import RoutingTable
 
@@ -156,7 +157,7 @@ def _keyed(func: Callable[..., Any], without: Callable[[Any], Any]) -> Callable[
         return func(key[1:], without(rows)) if takes_key else func(without(rows))
 
     call.__name__ = getattr(func, "__name__", "call")  # plans and errors name it
-    return call
+    return hastened(call)
 
 
 def _keyed_pair(
@@ -170,4 +171,4 @@ def _keyed_pair(
         return func(key[1:], *sides) if takes_key else func(*sides)
 
     call.__name__ = getattr(func, "__name__", "call")
-    return call
+    return hastened(call)

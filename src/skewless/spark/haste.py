@@ -7,12 +7,14 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 _TASKS = "tasks hastened by skewless"  # an attribute of gc: a process has one, whatever else it has imported
 
 
 def hastening() -> Callable[[], None]:
-    """What a function for Python tasks calls first, before it asks for rows.
+    """What a task does before it asks for rows.
 
     A function inside another, which Spark pickles by value: it does not need this library where it runs.
     """
@@ -35,3 +37,16 @@ def hastening() -> Callable[[], None]:
         setattr(gc, tasks, done + 1)
 
     return hasten
+
+
+class _Hasten:
+    """Done by whoever unpickles it."""
+
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return hastening(), ()
+
+
+def hastened(function: Function) -> Function:
+    """For a function that Spark pickles by value and calls when it has rows: its tasks hasten when they unpickle it."""
+    function.__dict__["hastened"] = _Hasten()
+    return function

@@ -11,7 +11,7 @@ from skewless.arrays import require, whole
 from skewless.spark.batch import WORKER, checksums, parallelism, tiny
 from skewless.spark.grids import KEEPS, Counted, Grids, gridded
 from skewless.spark.keys import column, fields_of, hashing, quoted, unused
-from skewless.spark.profile import explained, profiles
+from skewless.spark.profile import explained, profiles, reads
 from skewless.spark.route import constant, element, is_hot, perfect, slot_of, working
 
 How = Literal["inner", "left", "right", "full", "semi", "anti"]
@@ -46,10 +46,12 @@ def join(
     types = [[field.dataType for field in fields_of(side, names)] for side in (left, right)]
     require(types[0] == types[1], f"both sides have keys of the same types, not {types[0]} and {types[1]}: cast one")
     workers = parallelism(left) if n_workers is None else whole("n_workers", n_workers, 1)
-    plain = left.join(right, list(names), kind)
-    if (n_workers is None and tiny(left, right)) or "Broadcast" in explained(plain):
+    plain, known = left.join(right, list(names), kind), [reads(side) for side in (left, right)]
+    if (n_workers is None and tiny(known)) or "Broadcast" in explained(plain):
         return plain
-    counted = _counted((left, right), names)
+    # Those with a NULL apart: they match nothing.
+    found = profiles([(left, names), (right, names)], None, matching=True, known=known)
+    counted = [Counted(side.histogram, float(side.nulls)) for side in found]
     grids = gridded(counted[0], counted[1], kind, workers)
     if grids is None:
         return plain
@@ -75,12 +77,6 @@ def join(
     of_left, of_right = map(column, ghosts)
     seen = ~((of_left & of_right.isNull()) | (of_right & of_left.isNull()))
     return joined.where(seen).drop(*ghosts)
-
-
-def _counted(sides: tuple[DataFrame, DataFrame], names: tuple[str, ...]) -> list[Counted]:
-    """How often the keys of both sides occur, those with a NULL apart: they match nothing."""
-    found = profiles([(side, names) for side in sides], None, matching=True)
-    return [Counted(side.histogram, float(side.nulls)) for side in found]
 
 
 def _is_hot(side: DataFrame, names: tuple[str, ...], grids: Grids) -> Column:

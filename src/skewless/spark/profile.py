@@ -26,6 +26,7 @@ from skewless.table import RoutingTable
 TRACKED = 65_536  # keys that Spark's sketch tracks
 KEPT = 4096  # heaviest of them that are looked at
 ENOUGH = 250_000  # rows that are enough to plan by: of 100 workers' loads, most are then known to 2 %
+EACH = 5_000  # rows that are enough for a worker, if there are few of them: most loads are known to 1.4 %
 WIDTH = 12  # bytes of a column of a row, about
 RARE = 5  # a key that came less often into a sample is there by chance: it counts as one of many
 
@@ -97,36 +98,38 @@ def profile(df: DataFrame, *keys: str, sample: float | None = 1.0) -> Profile:
 
 
 def profiles(
-    frames: Sequence[tuple[DataFrame, tuple[str, ...]]], sample: float | None, matching: bool = False
+    frames: Sequence[tuple[DataFrame, tuple[str, ...]]],
+    sample: float | None,
+    matching: bool = False,
+    n_workers: int | None = None,
+    known: Sequence[Reads] | None = None,
 ) -> list[Profile]:
     """The profiles of several DataFrames by their keys, at once.
 
     matching: only of keys that match others in a join: rows with NULL are counted, but are not in the histogram.
+    n_workers: for which it is to be planned, if that is known: for few, fewer rows are enough.
+    known: what is read for each, if that was asked already: it takes Spark a while.
     """
     for df, keys in frames:
         fields_of(df, keys)
     require(sample is None or 0 < sample <= 1, f"sample is more than 0 and at most 1, not {sample}")
     began = perf_counter()
-    shares = [portion(df) if sample is None else sample for df, _ in frames]
-    found = _measured(frames, shares, matching)
+    known = [reads(df) for df, _ in frames] if known is None else known
+    enough = ENOUGH if n_workers is None else min(ENOUGH, EACH * n_workers)
+    shares = [one.portion(enough) if sample is None else sample for one in known]
+    found = _measured(frames, shares, known, matching)
     again = [
         number
         for number, share in enumerate(shares)
-        if sample is None and share < 1 and found[number].rows < ENOUGH / 2
+        if sample is None and share < 1 and found[number].rows < enough / 2
     ]
     for number in again:
-        shares[number] = min(1.0, shares[number] * ENOUGH / max(found[number].rows, 1))
-        (found[number],) = _measured([frames[number]], [shares[number]], matching)
+        shares[number] = min(1.0, shares[number] * enough / max(found[number].rows, 1))
+        (found[number],) = _measured([frames[number]], [shares[number]], [known[number]], matching)
     seconds = perf_counter() - began
     return [
         _profile(df, keys, one, share, seconds) for (df, keys), one, share in zip(frames, found, shares, strict=True)
     ]
-
-
-def portion(df: DataFrame) -> float:
-    """The share of rows that is enough to plan by; 1 if it is not known how many there are."""
-    rows = reads(df).rows
-    return 1.0 if isinf(rows) else min(1.0, ENOUGH / max(rows, 1.0))
 
 
 class Reads(NamedTuple):
@@ -135,6 +138,10 @@ class Reads(NamedTuple):
     bytes: float
     rows: float  # if Spark does not know, but the bytes, what is likely
     most: float  # rows that the DataFrame can have
+
+    def portion(self, enough: int) -> float:
+        """The share that has so many rows; 1 if it is not known how many there are."""
+        return 1.0 if isinf(self.rows) else min(1.0, enough / max(self.rows, 1.0))
 
 
 # Parts of a plan that give no more rows than they get, and leaves of which Spark has counted the rows.
@@ -184,7 +191,10 @@ class Counts(NamedTuple):
 
 
 def _measured(
-    frames: Sequence[tuple[DataFrame, tuple[str, ...]]], shares: Sequence[float], matching: bool
+    frames: Sequence[tuple[DataFrame, tuple[str, ...]]],
+    shares: Sequence[float],
+    known: Sequence[Reads],
+    matching: bool,
 ) -> list[Counts]:
     """What there is in each, or in a sample. One job does it, in which Spark works on all of them at the same time.
 
@@ -197,7 +207,7 @@ def _measured(
         rows.select(hashed(rows, keys).alias("hash"), any_null(keys).alias("is_null"))
         for rows, (_, keys) in zip(some, frames, strict=True)
     ]
-    if sum(reads(df).most * share for (df, _), share in zip(frames, shares, strict=True)) <= 2 * ENOUGH:
+    if sum(one.most * share for one, share in zip(known, shares, strict=True)) <= 2 * ENOUGH:
         numbered = [rows.select("*", F.lit(number)) for number, rows in enumerate(hashes)]
         hash_of, is_null, number_of = (values.to_numpy() for values in reduce(DataFrame.unionAll, numbered).toArrow())
         each = [number_of == number for number in range(len(frames))]
