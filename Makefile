@@ -50,6 +50,7 @@ bench: $(READY) java ## speed and quality against peers in the same run (LONG=1:
 	@$(BIN)/python -m benchmarks.spark_joins
 	@$(BIN)/python -m benchmarks.spark_regret
 	@$(BIN)/python -m benchmarks.spark_routing
+	@$(BIN)/python -m benchmarks.spark_tasks
 	@$(BIN)/python -m benchmarks.streams
 	@$(BIN)/python -m benchmarks.store
 	@$(BIN)/python -m benchmarks.state

@@ -380,6 +380,9 @@ def test_two_queries_where_there_are_no_locks(
         query.stop()
     assert Checkpoint(str(files)).numbered("commits") == [0, 1]
     (files / "skewless/owner").unlink()
+    with pytest.raises(ValueError, match="is the checkpoint of another query"):
+        sl.stream(events, "k", time="ts").window("20 seconds").agg(n=sl.count()).start(out, str(files))
+    assert not (files / "skewless/owner").exists()
     write(source, BATCHES[3:4])
     ran(job, out, files)
     assert told(spark, out) == expected(spark, BATCHES[:4], 10, 10, n=F.count("*"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from time import perf_counter, time
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -142,15 +143,17 @@ class Engine:
         known = _RUNNING.get(self.directory)
         if known is None:
             files = Checkpoint(self.directory)
-            lock = files.lock()
-            committed = max(files.numbered("commits"), default=-1)
-            if committed >= 0:
-                _record_again(files, committed)
-            learner: Learner | Cooperation | None = None
-            if isinstance(self.placing, Partitioner) and self.exact:
-                learner = Cooperation(files, self.placing)
-            elif self.placing is not None:
-                learner = Learner(files, self.placing)
+            with ExitStack() as failing:
+                lock = failing.enter_context(closing(files.lock()))
+                committed = max(files.numbered("commits"), default=-1)
+                if committed >= 0:
+                    _record_again(files, committed)
+                learner: Learner | Cooperation | None = None
+                if isinstance(self.placing, Partitioner) and self.exact:
+                    learner = Cooperation(files, self.placing)
+                elif self.placing is not None:
+                    learner = Learner(files, self.placing)
+                failing.pop_all()  # it is ours until it is released
             known = _RUNNING[self.directory] = _Running(files, lock, learner, committed)
         return known
 

@@ -6,6 +6,7 @@ import gc
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,12 +25,13 @@ def hastening() -> Callable[[], None]:
         # Spark sends a task, then its rows, and the second waits until the first is acknowledged (Nagle), which takes
         # Linux 40 milliseconds if nothing is sent back. This acknowledges at once what has come, and what will come.
         at_once: int = getattr(socket, "TCP_QUICKACK", 0)
-        for place in Path("/proc/self/fd").iterdir() if at_once else ():
-            if not place.is_socket():
-                continue
-            with socket.socket(fileno=os.dup(int(place.name))) as one:
-                if one.family in (socket.AF_INET, socket.AF_INET6) and one.type == socket.SOCK_STREAM:
-                    one.setsockopt(socket.IPPROTO_TCP, at_once, 1)
+        is_open = Path("/proc/self/fd")
+        for place in is_open.iterdir() if at_once and is_open.is_dir() else ():
+            with suppress(OSError):  # another thread may close what was open
+                if place.is_socket():
+                    with socket.socket(fileno=os.dup(int(place.name))) as one:
+                        if one.family in (socket.AF_INET, socket.AF_INET6) and one.type == socket.SOCK_STREAM:
+                            one.setsockopt(socket.IPPROTO_TCP, at_once, 1)
         # After each task Spark has all garbage collected. What the first one has imported need not be looked at again.
         done = getattr(gc, tasks, 0)  # to ask gc whether something is frozen takes it 15 milliseconds
         if done == 1:

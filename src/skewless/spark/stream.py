@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, cast, get_args
@@ -225,14 +226,13 @@ class Job:
         limits = given.n_workers if isinstance(given.n_workers, tuple) else None
         files = Checkpoint(checkpoint)
         free(checkpoint)
-        lock = files.lock()
-        identity = files.identify(self.operator.identity(given.df))
-        if isinstance(sink, str):
-            claim(sink, identity)
-        files.write("rescale.json", {})  # what was said of the last run is over
-        if self.before is not None:
-            self.before(files)
-        lock.close()
+        with closing(files.lock()):
+            identity = files.identify(self.operator.identity(given.df))
+            if isinstance(sink, str):
+                claim(sink, identity)
+            files.write("rescale.json", {})  # what was said of the last run is over
+            if self.before is not None:
+                self.before(files)
         exact = isinstance(given.partitioner, Exact)
         run = Engine(checkpoint, self.operator, sink, self._placing(), exact, given.statistics, seconds, limits)
         writer = given.df.writeStream.foreachBatch(run).option("checkpointLocation", files.of_spark)

@@ -1,0 +1,67 @@
+"""What many small Python tasks take on Spark: functions as they come, against the same ones that hasten.
+
+A way begins with a shuffle, and its tasks have next to nothing to do. Both ways of a pair take turns.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from statistics import median
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from benchmarks.spark import Claim, judged, race, ratio, running, session
+from skewless.spark.haste import hastened
+
+ROWS, KEYS, TASKS, ROUNDS = 100_000, 100, 32, 9
+BOUND = 1.2
+
+
+def same() -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A new function each time: one that hastens stays so."""
+
+    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+
+    return rows
+
+
+def first() -> Callable[[Any], Any]:
+    def row(rows: Any) -> Any:
+        return rows.head(1)
+
+    return row
+
+
+def main() -> None:
+    spark = session(2, {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": str(TASKS)})
+    df = spark.range(0, ROWS, 1, 2).select((F.col("id") % KEYS).alias("k"), "id").cache()
+    df.count()
+
+    def mapped(function: Any) -> DataFrame:
+        return df.repartition(TASKS, "k").mapInArrow(function, df.schema)
+
+    def grouped(function: Any) -> DataFrame:
+        return df.groupBy("k").applyInPandas(function, df.schema)
+
+    claims = []
+    for name, made, function in (("mapInArrow", mapped, same), ("a grouped function", grouped, first)):
+        ways = {
+            "as it comes": running(partial(made, function())),
+            "hastened": running(partial(made, hastened(function()))),
+        }
+        times = race(ways, ROUNDS, warm=3)
+        seconds = ", ".join(f"{way} {median(spent):.2f} s" for way, spent in times.items())
+        claims.append(Claim(name, ratio(times["as it comes"], times["hastened"]), at_least=BOUND, besides=seconds))
+    kept = judged(f"{TASKS} Python tasks, 2 slots: as they come / hastened, median of {ROUNDS} rounds", claims)
+    spark.stop()
+    sys.exit(0 if kept else 1)
+
+
+if __name__ == "__main__":
+    main()
