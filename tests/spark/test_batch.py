@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 import sys
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from math import isinf
 from pathlib import Path
@@ -187,6 +188,41 @@ def test_names_with_dots_are_columns_not_fields(spark: SparkSession) -> None:
     df = skewed(spark).withColumnRenamed("k", "a.b")
     assert rows(sl.repartition(df, "a.b")) == rows(df)
     assert rows(sl.group_by(df, "a.b").agg(n=sl.count())) == rows(df.groupBy("`a.b`").count())
+
+
+def hinted() -> dict[str, Callable[..., Any]]:
+    """Functions inside another, which need not be imported where they run."""
+
+    def frames(groups: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for frame in groups:
+            yield frame.head(1)
+
+    def keyed_frames(key: tuple[Any, ...], groups: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for frame in groups:
+            yield frame.assign(k=f"{key[0]} again")
+
+    def batches(groups: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in groups:
+            yield batch.slice(0, 1)
+
+    def keyed_batches(key: tuple[Any, ...], groups: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in groups:
+            yield batch.set_column(0, "k", pa.array([f"{key[0].as_py()} again"] * batch.num_rows))
+
+    def frame(key: tuple[Any, ...], rows: pd.DataFrame) -> pd.DataFrame:
+        return rows.assign(k=f"{key[0]} again")
+
+    return {function.__name__: function for function in (frames, keyed_frames, batches, keyed_batches, frame)}
+
+
+@pytest.mark.parametrize("name", hinted())
+def test_grouped_functions_get_what_their_type_hints_say(spark: SparkSession, name: str) -> None:
+    df, verb = skewed(spark).select("k", "v"), "applyInArrow" if "batches" in name else "applyInPandas"
+    ours, plain = (
+        getattr(groups, verb)(hinted()[name], df.schema).groupBy("k").count()
+        for groups in (sl.group_by(df, "k", n_workers=3), df.groupBy("k"))
+    )
+    assert rows(ours) == rows(plain)
 
 
 def test_tasks_of_grouped_functions_do_not_wait_for_their_rows(spark: SparkSession) -> None:

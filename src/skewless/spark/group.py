@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
 from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql.types import StructType
@@ -31,13 +31,13 @@ class Grouped:
     sample: float | None = None
 
     def applyInPandas(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:  # noqa: N802
-        """func gets all rows of a key as a pandas frame, or (key, rows), once for each key."""
+        """func gets all rows of a key as a pandas frame, or (key, rows), once; an iterator if its type hints say so."""
         rows, name = self._whole()
         call = func if name is None else _keyed(func, _frames_without(name))
         return rows.groupBy(*self._by_key(name)).applyInPandas(call, schema)
 
     def applyInArrow(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:  # noqa: N802
-        """func gets all rows of a key as an Arrow table, or (key, rows), once for each key."""
+        """func gets all rows of a key as an Arrow table, or (key, rows), once; an iterator if its type hints say so."""
         rows, name = self._whole()
         call = func if name is None else _keyed(func, _tables_without(name))
         return rows.groupBy(*self._by_key(name)).applyInArrow(call, schema)
@@ -154,10 +154,23 @@ def _keyed(func: Callable[..., Any], without: Callable[[Any], Any]) -> Callable[
     takes_key = len(inspect.signature(func).parameters) == 2
 
     def call(key: tuple[Any, ...], rows: Any) -> Any:
-        return func(key[1:], without(rows)) if takes_key else func(without(rows))
+        own = map(without, rows) if hasattr(rows, "__next__") else without(rows)
+        return func(key[1:], own) if takes_key else func(own)
 
     call.__name__ = getattr(func, "__name__", "call")  # plans and errors name it
+    call.__annotations__ = _hints(func)
     return hastened(call)
+
+
+def _hints(func: Callable[..., Any]) -> dict[str, Any]:
+    """The type hints of the user's function for one of (key, rows): they tell Spark whether it takes iterators."""
+    try:
+        hints = get_type_hints(func)
+    except (NameError, TypeError):  # of names that are not there, or of no function
+        return {}
+    names = [*inspect.signature(func).parameters, "return"]
+    is_complete = all(name in hints for name in names)
+    return {"key": tuple, "rows": hints[names[-2]], "return": hints["return"]} if is_complete else {}
 
 
 def _keyed_pair(
