@@ -200,9 +200,7 @@ def _measured(
 
     If they are sure to be few, the hashes come here to be counted: an aggregate takes Spark two stages, not one.
     """
-    some = [
-        df if share == 1 else df.sample(fraction=share, seed=1) for (df, _), share in zip(frames, shares, strict=True)
-    ]
+    some = [df if share == 1 else _sample(df, share) for (df, _), share in zip(frames, shares, strict=True)]
     hashes = [
         rows.select(hashed(rows, keys).alias("hash"), any_null(keys).alias("is_null"))
         for rows, (_, keys) in zip(some, frames, strict=True)
@@ -219,6 +217,12 @@ def _measured(
     numbered = [rows.agg(*told, F.lit(number).alias("number")) for number, rows in enumerate(hashes)]
     found = sorted(reduce(DataFrame.unionAll, numbered).collect(), key=lambda row: row["number"])
     return [_parsed(row.asDict()) for row in found]
+
+
+def _sample(df: DataFrame, share: float) -> DataFrame:
+    """As df.sample, which takes a third longer: rows by the hash of their number."""
+    below = max(1, round(share * 2**32))
+    return df.where(f"shiftrightunsigned(xxhash64(monotonically_increasing_id()), 32) < {below}L")
 
 
 def _counted(hashes: NDArray[np.int64], is_null: NDArray[np.bool_]) -> Counts:
