@@ -104,7 +104,9 @@ class Intervals:
         stamp = column(at)
         on_time = stamp >= F.lit(watermark)
         hashes, times = hashed(rows, self.keys).alias(key), F.unix_micros(column(self.times[number])).alias(at)
-        rows = rows.select("*", times, hashes).where(stamp.isNotNull() & ~any_null(self.keys))  # NULL matches nothing
+        rows = rows.select("*", times, hashes).where(
+            stamp.isNotNull() & ~F.expr(any_null(self.keys))
+        )  # NULL matches nothing
         told = [
             F.count(F.lit(1)).alias("everything"),
             F.count_if(~on_time).alias("late"),

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from skewless.arrays import require, whole
 from skewless.spark.batch import WORKER, checksums, parallelism, tiny
 from skewless.spark.grids import KEEPS, Counted, Grids, gridded
-from skewless.spark.keys import column, fields_of, hashing, quoted, unused
+from skewless.spark.keys import any_null, column, fields_of, hashing, quoted, unused
 from skewless.spark.profile import explained, profiles, reads
 from skewless.spark.route import constant, element, is_hot, perfect, slot_of, working
 
@@ -115,7 +115,7 @@ def placed(
     start = f"{element(grids.starts[:-1][slots.numbers], slot, 'bigint')} + {mine} * {width}"
     hot = is_hot(slots, f"xxhash64({key})")
     # What matches nothing may be anywhere: everywhere alike. That is a NULL, and a hot key that only one side has.
-    matchless = " OR ".join(f"{quoted(name)} IS NULL" for name in names)
+    matchless = any_null(names)
     if ghost is not None:
         matchless += f" OR ({hot} AND NOT {quoted(ghost)})"
     places = f"""CASE WHEN {matchless} THEN {anywhere}

@@ -66,12 +66,9 @@ def ordered(df: DataFrame, names: Sequence[str]) -> list[Column]:
     return [F.expr(_without_maps(quoted(field.name), field.dataType, "")) for field in fields]
 
 
-def any_null(names: Sequence[str]) -> Column:
-    """Whether a column of the key is NULL."""
-    found = F.lit(False)
-    for name in names:
-        found = found | column(name).isNull()
-    return found
+def any_null(names: Sequence[str]) -> str:
+    """Whether a column of the key is NULL, in SQL."""
+    return " OR ".join(f"{quoted(name)} IS NULL" for name in names)
 
 
 def quoted(name: str) -> str:

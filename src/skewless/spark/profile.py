@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from skewless.arrays import require, whole
 from skewless.histogram import Histogram
 from skewless.kernels.hash import all_mixed, hasher
-from skewless.spark.keys import any_null, column, fields_of, hashed, unused
+from skewless.spark.keys import any_null, column, fields_of, hashed, hashing, unused
 from skewless.table import RoutingTable
 
 TRACKED = 65_536  # keys that Spark's sketch tracks
@@ -202,12 +202,11 @@ def _measured(
     """
     some = [df if share == 1 else _sample(df, share) for (df, _), share in zip(frames, shares, strict=True)]
     hashes = [
-        rows.select(hashed(rows, keys).alias("hash"), any_null(keys).alias("is_null"))
-        for rows, (_, keys) in zip(some, frames, strict=True)
+        rows.selectExpr(f"{hashing(df, keys)} AS hash", f"{any_null(keys)} AS is_null", f"{number} AS number")
+        for number, (rows, (df, keys)) in enumerate(zip(some, frames, strict=True))
     ]
     if sum(one.most * share for one, share in zip(known, shares, strict=True)) <= 2 * ENOUGH:
-        numbered = [rows.select("*", F.lit(number)) for number, rows in enumerate(hashes)]
-        hash_of, is_null, number_of = (values.to_numpy() for values in reduce(DataFrame.unionAll, numbered).toArrow())
+        hash_of, is_null, number_of = (values.to_numpy() for values in reduce(DataFrame.unionAll, hashes).toArrow())
         each = [number_of == number for number in range(len(frames))]
         return [_counted(hash_of[own & ~(is_null & matching)], is_null[own]) for own in each]
     if matching:
@@ -253,7 +252,7 @@ def watch(df: DataFrame, *keys: str) -> Watched:
     >>> watched.profile().straggler(64)                                                          # doctest: +SKIP
     """
     observation, (name,) = Observation(), unused(df, "hash")
-    rows = df.select("*", hashed(df, keys).alias(name)).observe(observation, *measures(name, any_null(keys)))
+    rows = df.select("*", hashed(df, keys).alias(name)).observe(observation, *measures(name, F.expr(any_null(keys))))
     return Watched(rows.select(*map(column, df.columns)), tuple(keys), df, observation)
 
 
