@@ -104,9 +104,8 @@ class Intervals:
         stamp = column(at)
         on_time = stamp >= F.lit(watermark)
         hashes, times = hashed(rows, self.keys).alias(key), F.unix_micros(column(self.times[number])).alias(at)
-        rows = rows.select("*", times, hashes).where(
-            stamp.isNotNull() & ~F.expr(any_null(self.keys))
-        )  # NULL matches nothing
+        # NULL matches nothing.
+        rows = rows.select("*", times, hashes).where(stamp.isNotNull() & ~F.expr(any_null(self.keys)))
         told = [
             F.count(F.lit(1)).alias("everything"),
             F.count_if(~on_time).alias("late"),
