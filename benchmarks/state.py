@@ -1,7 +1,9 @@
-"""Keyed state in a stream on real Spark: `python -m benchmarks.state [uniform] [zipf] [sizes] [rescale] [moves]`.
+"""Keyed state in a stream on real Spark: `python -m benchmarks.state [uniform] [zipf] [uniform-8] [zipf-8] ...`.
 
-uniform   a running count per key: rows per second, beside Spark's own ways on RocksDB, and beside doing nothing
+uniform   a running count per key: rows per second, beside Spark's own ways on RocksDB, and beside doing nothing; as
+          both come, that is with Spark's 200 shuffle partitions, and our one worker for each task slot
 zipf      the same with skewed keys
+uniform-8, zipf-8   the same with 8 shuffle partitions and 8 workers, so that tasks of both are as many
 sizes     the time of a batch with 5M keys of state, against 50k: what is touched is the same
 rescale   8 workers, then 32, then 8 again while the query runs: no batch is lost, and the next one is not long
 moves     what is read when keys change their workers, against what of the state is theirs
@@ -45,11 +47,12 @@ from skewless.spark.schema import schema_of
 from skewless.spark.state import Stateful
 from skewless.store import Manifest
 
-ROWS, KEYS, WORKERS, ROUNDS = 100_000, 10_000, 8, 3
+ROWS, KEYS, WORKERS, SLOTS, ROUNDS = 100_000, 10_000, 8, 2, 3
 BOUND = 10.0
 FEW, MANY, SIZES_ROUNDS = 50_000, 5_000_000, 5  # keys with a state
 OUTPUT, STATE = "k string, n long", "n long"
 NOTHING = "rows to Python, and nothing done with them"
+DEFAULT = 200  # Spark's shuffle partitions
 
 
 def in_arrow(key: tuple[Any, ...], rows: pa.Table, state: Any) -> pa.Table:
@@ -81,7 +84,7 @@ def discard(df: DataFrame, batch: int) -> None:
     df.write.format("noop").mode("overwrite").save()
 
 
-def swallow(df: DataFrame, batch: int) -> None:
+def swallow(df: DataFrame, batch: int, n_workers: int) -> None:
     """Bring the rows to Python by key, and do nothing with them."""
 
     def nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -90,7 +93,7 @@ def swallow(df: DataFrame, batch: int) -> None:
             pass
         return iter(())
 
-    discard(df.repartition(WORKERS, "k").mapInArrow(nothing, df.schema), batch)
+    discard(df.repartition(n_workers, "k").mapInArrow(nothing, df.schema), batch)
 
 
 class Feed:
@@ -104,9 +107,9 @@ class Feed:
     def events(self, spark: SparkSession) -> DataFrame:
         return spark.readStream.schema("k string, v long").parquet(str(self.source))
 
-    def count(self, spark: SparkSession, initial: DataFrame | None = None) -> sl.Query:
+    def count(self, spark: SparkSession, initial: DataFrame | None = None, n_workers: int | None = WORKERS) -> sl.Query:
         """Start our way of counting."""
-        stream = sl.stream(self.events(spark), "k", n_workers=WORKERS, partitioner="kip")
+        stream = sl.stream(self.events(spark), "k", n_workers=n_workers, partitioner="kip")
         job = stream.applyInArrowWithState(in_arrow, OUTPUT, STATE, initialState=initial)
         query = job.start(discard, self.checkpoint)
         self.query = query._query
@@ -127,7 +130,7 @@ def updates(found: DataFrame) -> DataStreamWriter:
     return found.writeStream.format("noop").outputMode("update")
 
 
-# beside ours; the last one is no way to count, but the least that one takes in which rows come to Python by key
+# beside ours
 WAYS: dict[str, Callable[[DataFrame], DataStreamWriter]] = {
     "applyInPandasWithState": lambda events: updates(
         events.groupBy("k").applyInPandasWithState(in_pandas, OUTPUT, STATE, "update", "NoTimeout")
@@ -135,22 +138,24 @@ WAYS: dict[str, Callable[[DataFrame], DataStreamWriter]] = {
     "transformWithStateInPandas": lambda events: updates(
         events.groupBy("k").transformWithStateInPandas(Count(), OUTPUT, "update", "None")
     ),
-    NOTHING: lambda events: events.writeStream.foreachBatch(swallow),
 }
 
 
-def started(spark: SparkSession, folder: Path) -> dict[str, Feed]:
-    """Queries that count, by name."""
-    feeds = {name: Feed(folder, name) for name in ("skewless", *WAYS)}
-    feeds["skewless"].count(spark)
-    for name, way in WAYS.items():
+def started(spark: SparkSession, folder: Path, n_workers: int | None) -> dict[str, Feed]:
+    """Queries that count, by name; and one that does not, but is the least that brings rows to Python by key."""
+    feeds = {name: Feed(folder, name) for name in ("skewless", *WAYS, NOTHING)}
+    feeds["skewless"].count(spark, n_workers=n_workers)
+    swallowing = partial(swallow, n_workers=n_workers or SLOTS)
+    for name, way in (WAYS | {NOTHING: lambda events: events.writeStream.foreachBatch(swallowing)}).items():
         feed = feeds[name]
         feed.query = way(feed.events(spark)).option("checkpointLocation", feed.checkpoint).start()
     return feeds
 
 
-def speed(spark: SparkSession, folder: Path, exponent: float) -> list[Claim]:
-    feeds = started(spark, folder)
+def speed(spark: SparkSession, folder: Path, exponent: float, n_workers: int | None) -> list[Claim]:
+    """n_workers: of all; as they come if left out."""
+    spark.conf.set("spark.sql.shuffle.partitions", str(n_workers or DEFAULT))
+    feeds = started(spark, folder, n_workers)
     speeds: dict[str, list[float]] = {name: [] for name in feeds}
     for number in range(ROUNDS):
         for name, feed in feeds.items():
@@ -311,8 +316,10 @@ def moves(spark: SparkSession, folder: Path) -> list[Claim]:
 
 # what is measured, and how
 KNOWN: dict[str, Callable[[SparkSession, Path], list[Claim]]] = {
-    "uniform": partial(speed, exponent=0.0),
-    "zipf": partial(speed, exponent=1.2),
+    "uniform": partial(speed, exponent=0.0, n_workers=None),
+    "zipf": partial(speed, exponent=1.2, n_workers=None),
+    "uniform-8": partial(speed, exponent=0.0, n_workers=WORKERS),
+    "zipf-8": partial(speed, exponent=1.2, n_workers=WORKERS),
     "sizes": sizes,
     "rescale": rescale,
     "moves": moves,
@@ -321,11 +328,12 @@ KNOWN: dict[str, Callable[[SparkSession, Path], list[Claim]]] = {
 
 def main() -> None:
     kept = True
-    spark = session(2, STREAMING | {"spark.sql.shuffle.partitions": str(WORKERS)})
+    spark = session(SLOTS, STREAMING)
     for name in sys.argv[1:] or KNOWN:
         with TemporaryDirectory(prefix=f"skewless-{name}-", ignore_cleanup_errors=True) as folder:
+            spark.conf.set("spark.sql.shuffle.partitions", str(WORKERS))
             claims = KNOWN[name](spark, Path(folder))
-        kept &= judged(f"{name}, {WORKERS} workers, 2 task slots", claims)
+        kept &= judged(f"{name}, {SLOTS} task slots", claims)
     spark.stop()
     sys.exit(not kept)
 

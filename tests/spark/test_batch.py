@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from decimal import Decimal
-from math import isinf
+from math import inf, isinf
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from skewless.histogram import Histogram
 from skewless.kernels.hash import spark_hashes
 from skewless.spark.batch import routed
 from skewless.spark.keys import hashed, hashing
+from skewless.spark.parallelism import parallelism
 from skewless.spark.profile import ENOUGH, explained, hash_straggler, reads
 from skewless.spark.route import perfect, worker
 
@@ -375,8 +376,11 @@ def test_verbs_measure_a_portion_of_much_data(spark: SparkSession, monkeypatch: 
 
 def test_what_is_read_is_known_before_it_is_read(spark: SparkSession, tmp_path: Path) -> None:
     df = spark.range(0, 100_000, 1, 2).select("id", F.concat(F.lit("key "), F.col("id") % 40).alias("k"))
-    assert reads(df) == pytest.approx((800_000, 100_000, 100_000), rel=0.01)
-    assert isinf(reads(df.select(F.explode(F.sequence(F.lit(1), "id")))).most)
+    assert reads(df)[:3] == pytest.approx((800_000, 100_000, 100_000), rel=0.01)
+    many = reads(df.select(F.explode(F.sequence(F.lit(1), "id"))))
+    assert isinf(many.most)
+    assert many.grows
+    assert not reads(df.where("id > 3").groupBy("k").count()).grows
     df.write.parquet(f"{tmp_path}/rows")
     there = spark.read.parquet(f"{tmp_path}/rows")
     size = sum(place.stat().st_size for place in (tmp_path / "rows").glob("*.parquet"))
@@ -397,10 +401,32 @@ def test_what_is_read_is_known_before_it_is_read(spark: SparkSession, tmp_path: 
 def test_whether_hashing_is_good_enough_does_not_depend_on_luck(spark: SparkSession) -> None:
     assert hash_straggler(Histogram(np.arange(2, dtype=np.uint64), np.full(2, 1000.0)), 2) == 2
     assert hash_straggler(Histogram(np.arange(4000, dtype=np.uint64), np.full(4000, 500.0)), 16) < 1.25
-    even = spark.range(0, 2_000_000, 1, 2).select((F.col("id") % 4000).alias("k"), "id")
+    even = spark.range(0, 9_000_000, 1, 2).select((F.col("id") % 4000).alias("k"), "id")
     assert "xxhash64" not in explained(sl.repartition(even, "k"))
     assert "xxhash64" in explained(sl.repartition(even.select((F.col("k") % 8).alias("k"), "id"), "k"))
     assert "hashing spreads these keys well" in str(sl.explain(even, "k"))
+
+
+def test_files_with_more_rows_than_they_look_like(spark: SparkSession, tmp_path: Path) -> None:
+    """Next to nothing on the disk: what is few by that would be too much for the driver."""
+    rows = 2 * ENOUGH + 7
+    place = str(tmp_path / "alike")
+    spark.range(0, rows, 1, 2).selectExpr("if(id % 3 = 0, 'a', 'b') AS k").write.parquet(place)
+    df = spark.read.parquet(place)
+    assert reads(df).rows < ENOUGH
+    found = sl.profile(df, "k")
+    assert (found.rows, found.distinct, found.sample) == (rows, 2, 1)
+    assert found.hottest() == [(("b",), rows * 2 // 3), (("a",), rows - rows * 2 // 3)]
+
+
+def test_workers_by_default(spark: SparkSession) -> None:
+    """Two task slots, seven shuffle partitions."""
+    assert [parallelism(spark, size) for size in (0, 2**26, 2**26 + 1, 2**40, inf)] == [2, 2, 3, 7, 7]
+    df = skewed(spark)
+    assert sl.repartition(df, "k", partitioner="level").select(F.spark_partition_id()).distinct().count() == 2
+    assert sl.explain(df, "k").n_workers == 2
+    many = df.select(F.explode(F.array_repeat("k", 1000)).alias("k"))
+    assert sl.explain(many, "k").n_workers == 7  # who knows how much that is
 
 
 def test_little_data_is_left_to_spark_unless_workers_are_asked_for(spark: SparkSession) -> None:
@@ -458,16 +484,33 @@ def test_explain_says_what_and_why(spark: SparkSession) -> None:
 
 
 def test_what_spark_does_as_well_is_left_to_it(spark: SparkSession) -> None:
-    """Tiny data, and much of it with even keys; but not some large keys, nor what somebody asks for."""
-    tiny, even = (spark.range(n).select((F.col("id") % 4000).alias("k"), F.col("id").alias("v")) for n in (9, 200_000))
-    large = even.withColumn("k", F.col("v") % 12)
-    for df, is_left in ((tiny, True), (even, True), (large, False)):
-        ranked, listed = sl.over(df, "k", n=F.count("v")), sl.group_by(df, "k").agg(all=sl.collect_list("v"))
-        plain = df.withColumn("n", F.count("v").over(Window.partitionBy("k")))
-        assert ("shufflepartitionidpassthrough" not in explained(ranked)) == is_left
-        assert ("shufflepartitionidpassthrough" not in explained(listed)) == is_left
-        assert ranked.exceptAll(plain).isEmpty()
-    assert "shufflepartitionidpassthrough" in explained(sl.over(tiny, "k", n=F.count("v"), n_workers=3))
+    """Little data, and much of it with even keys; but not some large keys, nor what somebody asks for."""
+    tiny, some, much = (spark.range(n).withColumnRenamed("id", "v") for n in (9, 200_000, 9_000_000))
+    even, few = F.col("v") % 4000, F.col("v") % 3
+
+    def ours(found: DataFrame) -> bool:
+        return "shufflepartitionidpassthrough" in explained(found)
+
+    for rows, key, are_ours in (
+        (tiny, few, (False, False, False)),
+        (some, even, (False, False, False)),
+        (some, few, (False, False, True)),  # Python may take any time for a row
+        (much, even, (False, False, False)),
+        (much, few, (True, True, True)),
+    ):
+        df = rows.withColumn("k", key)
+        ranked, groups = sl.over(df, "k", n=F.count("v")), sl.group_by(df, "k")
+        made = ranked, groups.agg(all=sl.collect_list("v")), groups.applyInArrow(lambda table: table, df.schema)
+        assert tuple(map(ours, made)) == are_ours
+        operators: tuple[Any, ...] = ("over", "repartition", "applyInArrow")
+        assert tuple(sl.explain(df, "k", operator=one).chosen != "hash" for one in operators) == are_ours
+        if rows is not much:
+            assert ranked.exceptAll(df.withColumn("n", F.count("v").over(Window.partitionBy("k")))).isEmpty()
+    df = tiny.withColumn("k", few)
+    plain = df.withColumn("n", F.count("v").over(Window.partitionBy("k")))
+    for asked in (sl.over(df, "k", n=F.count("v"), n_workers=3), sl.over(df, "k", n=F.count("v"), partitioner="kip")):
+        assert ours(asked)
+        assert asked.exceptAll(plain).isEmpty()
 
 
 def test_nothing_is_left_behind(spark: SparkSession) -> None:

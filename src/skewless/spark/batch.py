@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from math import inf
 from typing import Any, TypeAlias
 
 from pyspark.sql import Column, DataFrame, Window
@@ -17,6 +18,7 @@ from skewless.partitioners.auto import table_for
 from skewless.spark import exact
 from skewless.spark.exact import Exact, Sourced
 from skewless.spark.keys import column, fields_of, hashing, quoted, unused
+from skewless.spark.parallelism import parallelism
 from skewless.spark.profile import Reads, hash_straggler, profiles, reads
 from skewless.spark.route import worker
 from skewless.table import RoutingTable
@@ -25,6 +27,7 @@ Placing: TypeAlias = str | Partitioner[Any, Any] | RoutingTable
 BATCH_COSTS = (1.0, 1.0, 0.0)  # before a batch nothing is anywhere: moves are free
 _log = logging.getLogger("skewless")
 TINY = 2**20  # bytes: as much as AQE gives a task at least
+SMALL = 2**26  # bytes: as much as Spark advises to give a task; it is done soon, if it is native work
 MILD = 1.25  # times the mean that the longest worker takes: to balance less than that costs more than it brings
 WORKER = "worker"  # the name of our column, if the user has none of that name
 
@@ -38,84 +41,62 @@ def placed(
     sample: float | None = None,
     split: bool = False,
     beside: tuple[DataFrame, tuple[str, ...]] | None = None,
-) -> RoutingTable | Sourced:
+    native: bool = False,
+    always: bool = False,
+) -> RoutingTable | Sourced | None:
     """What to route by: a table as given, or planned from a profile of the keys; or the partitioner itself.
+
+    None where it is best left to Spark: if nobody asks for workers or a partitioner, and there is little data, or
+    hashing spreads it well.
 
     sample: the share of rows to plan by, as `profile` takes it.
     split: keys may be split; if not, a partitioner or table that splits them is refused.
     beside: other rows, and their keys, that are to be routed by the same.
+    native: as `little` takes it.
+    always: leave nothing to Spark.
     """
-    return _planned(df, keys, partitioner, n_workers, sample, split, beside, None)[0]
-
-
-def _planned(
-    df: DataFrame,
-    keys: tuple[str, ...],
-    partitioner: Placing | Exact,
-    n_workers: int | None,
-    sample: float | None,
-    split: bool,
-    beside: tuple[DataFrame, tuple[str, ...]] | None,
-    known: list[Reads] | None,
-) -> tuple[RoutingTable | Sourced, Histogram | None]:
-    """As `placed`; and the histogram that a table was planned by, if it was."""
     fields_of(df, keys)
-    workers = parallelism(df) if n_workers is None else whole("n_workers", n_workers, 1)
-    histogram = None
     if isinstance(partitioner, RoutingTable):
         given = partitioner.n_workers
         require(n_workers in (None, given), f"the table is for {given} workers, not for {n_workers}")
         require(split or not partitioner.splits_keys, "this table splits keys, but each is needed whole on one worker")
-        by = partitioner
-    else:
-        wanted = partitioner.partitioner if isinstance(partitioner, Exact) else partitioner
-        p = chosen(wanted, workers, split, BATCH_COSTS)
-        require(n_workers in (None, p.n_workers), f"{p.name} is for {p.n_workers} workers, not for {n_workers}")
-        frames = [(df, keys)] if beside is None else [(df, keys), beside]
-        if isinstance(partitioner, Exact):
-            alone = not split and not exact.agrees(p)
-            meet = not alone or beside is None
-            require(meet, f"{p.name} places keys in the order of its rows: those of two sides would not meet")
-            checksums(df)
-            return Sourced(p, exact.learned(p, *frames), alone), None
-        found = profiles(frames, sample, n_workers=p.n_workers, known=known)
-        histogram = found[0].histogram if beside is None else found[0].histogram + found[1].histogram
-        by = table_for(p, histogram, RoutingTable.hashed(p.n_workers))
-        _log.info("%s planned %d hot keys for %d workers: %s", p.name, by.keys.size, by.n_workers, found[0].cost())
-    if by.splits_keys:
+        return _checked(df, partitioner)
+    frames = [(df, keys)] if beside is None else [(df, keys), beside]
+    wanted = partitioner.partitioner if isinstance(partitioner, Exact) else partitioner
+    known = [reads(one) for one, _ in frames] if isinstance(wanted, str) and n_workers is None else None
+    may_leave = partitioner == "auto" and known is not None and not always
+    if may_leave and little(known or (), native):
+        return None
+    workers = workers_for(df, n_workers, known or ()) if isinstance(wanted, str) else wanted.n_workers
+    p = chosen(wanted, workers, split, BATCH_COSTS)
+    require(n_workers in (None, workers), f"{p.name} is for {workers} workers, not for {n_workers}")
+    if isinstance(partitioner, Exact):
+        alone = not split and not exact.agrees(p)
+        meet = not alone or beside is None
+        require(meet, f"{p.name} places keys in the order of its rows: those of two sides would not meet")
         checksums(df)
-    return by, histogram
+        return Sourced(p, exact.learned(p, *frames), alone)
+    found = profiles(frames, sample, n_workers=workers, known=known)
+    histogram = found[0].histogram if beside is None else found[0].histogram + found[1].histogram
+    if may_leave and mild(histogram, workers):
+        return None
+    table = table_for(p, histogram, RoutingTable.hashed(workers))
+    _log.info("%s planned %d hot keys for %d workers: %s", p.name, table.keys.size, workers, found[0].cost())
+    return _checked(df, table)
 
 
-def needed(
-    df: DataFrame,
-    keys: tuple[str, ...],
-    partitioner: Placing | Exact,
-    n_workers: int | None,
-    *,
-    sample: float | None = None,
-    split: bool = False,
-    beside: tuple[DataFrame, tuple[str, ...]] | None = None,
-) -> RoutingTable | Sourced | None:
-    """As `placed`, but None where it is best left to Spark.
+def mild(histogram: Histogram, n_workers: int) -> bool:
+    """Whether hashing spreads keys well enough."""
+    return hash_straggler(histogram, n_workers) <= MILD
 
-    That is so if nobody asks for workers or a partitioner, and there is so little data that Spark would have one task
-    do it all, or hashing spreads it well.
+
+def little(known: Sequence[Reads], native: bool) -> bool:
+    """Whether so little is read that to measure it brings nothing.
+
+    native: it is Spark's own work that is done with the rows. Python functions may take any time for a row: of these,
+        we only leave what Spark would have one task do.
     """
-    is_free, known = partitioner == "auto" and n_workers is None, None
-    if is_free:
-        fields_of(df, keys)
-        known = [reads(one) for one in (df, *([beside[0]] if beside else []))]
-        if tiny(known):
-            return None
-    by, histogram = _planned(df, keys, partitioner, n_workers, sample, split, beside, known)
-    is_mild = is_free and histogram is not None and hash_straggler(histogram, by.n_workers) <= MILD
-    return None if is_mild else by
-
-
-def tiny(known: Sequence[Reads]) -> bool:
-    """Whether so little is read that Spark would have one task do it all."""
-    return sum(one.bytes for one in known) < TINY
+    return sum(one.bytes for one in known) < (SMALL if native else TINY)
 
 
 _WHOLE = 'take "auto", "level", "kip" or another that keeps keys whole'
@@ -129,6 +110,12 @@ def checksums(df: DataFrame) -> None:
     """Refuse to split keys where a retried task that numbers its rows otherwise would go unnoticed."""
     off = [name for name in _CHECKSUMS if df.sparkSession.conf.get(name, "true") == "false"]
     require(not off, f"splitting keys needs {' and '.join(off)}: without, a retried task may lose or double rows")
+
+
+def _checked(df: DataFrame, table: RoutingTable) -> RoutingTable:
+    if table.splits_keys:
+        checksums(df)
+    return table
 
 
 def chosen(
@@ -145,9 +132,11 @@ def chosen(
     return partitioner
 
 
-def parallelism(df: DataFrame) -> int:
-    """The number of workers of a session: its shuffle partitions."""
-    return int(df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 200)
+def workers_for(df: DataFrame, n_workers: int | None, known: Sequence[Reads]) -> int:
+    """The number of workers: as many as are asked for, or as many as the session has for what is read."""
+    if n_workers is not None:
+        return whole("n_workers", n_workers, 1)
+    return parallelism(df.sparkSession, sum(inf if one.grows else one.bytes for one in known))
 
 
 def repartition(
@@ -160,17 +149,18 @@ def repartition(
 ) -> DataFrame:
     """The same rows in n_workers partitions, each key whole in one of them, and all about the same size.
 
-    n_workers: by default the session's shuffle partitions; then less than 1 MiB is left to Spark, which merges them.
+    n_workers: by default as many as Spark runs tasks at a time, or more for much data; then less than 64 MiB is left to
+        Spark: say how many if each row is much work.
     partitioner: a name, an instance, a RoutingTable or an Exact; by default what costs least.
     sample: the share of rows to look at first, to plan by; by default all of little data, a small portion of much.
     into: the name of a column for the number of the partition; by default there is none.
     """
     require(into is None or into not in df.columns, f"there is a column {into!r} already")
-    if into is not None:
-        return routed(df, keys, placed(df, keys, partitioner, n_workers, sample=sample), into)
-    by = needed(df, keys, partitioner, n_workers, sample=sample)
+    by = placed(df, keys, partitioner, n_workers, sample=sample, native=True, always=into is not None)
     if by is None:
         return df.repartition(*map(column, keys))
+    if into is not None:
+        return routed(df, keys, by, into)
     if isinstance(by, RoutingTable):
         # The expression itself, not a column of it: rows stay as narrow as they are.
         return df.repartitionById(by.n_workers, worker(by, hashing(df, keys)))
@@ -211,9 +201,9 @@ def over(
     n_workers, partitioner, sample: as in `repartition`.
     """
     require(bool(columns), "over needs at least 1 window function, such as rn=F.row_number()")
-    by, (name,) = needed(df, keys, partitioner, n_workers, sample=sample), unused(df, WORKER)
-    rows = df if by is None else routed(df, keys, by, name)
+    by, (name,) = placed(df, keys, partitioner, n_workers, sample=sample, native=True), unused(df, WORKER)
     window = Window.partitionBy(*map(column, keys if by is None else (name, *keys)))
     if order_by is not None:
         window = window.orderBy(*(order_by if isinstance(order_by, list) else [order_by]))
-    return rows.select("*", *(function.over(window).alias(into) for into, function in columns.items())).drop(name)
+    made: list[str | Column] = ["*", *(function.over(window).alias(into) for into, function in columns.items())]
+    return df.select(*made) if by is None else routed(df, keys, by, name).select(*made).drop(name)

@@ -8,14 +8,15 @@ from typing import Any, Literal, get_args
 import numpy as np
 from pyspark.sql import DataFrame
 
-from skewless.arrays import require, whole
+from skewless.arrays import require
 from skewless.partitioners.auto import Auto
-from skewless.spark.batch import BATCH_COSTS, MILD, parallelism, tiny
-from skewless.spark.profile import hash_straggler, profiles, reads
+from skewless.spark.batch import BATCH_COSTS, MILD, little, mild, workers_for
+from skewless.spark.profile import profiles, reads
 from skewless.table import RoutingTable
 
 Operator = Literal["repartition", "applyInPandas", "applyInArrow", "cogroup", "over", "agg", "ArrowAggregate"]
 SPLITTING = ("ArrowAggregate",)  # may a key's rows be worked on in parts?
+NATIVE = ("repartition", "over", "agg")  # is it Spark's own work that is done with the rows?
 HOTTEST = 5  # keys that are named
 
 
@@ -58,19 +59,19 @@ def explain(
     sample: the share of rows to look at, as the verbs take it.
     """
     require(operator in get_args(Operator), f"operator is one of {', '.join(get_args(Operator))}, not {operator!r}")
-    workers = parallelism(df) if n_workers is None else whole("n_workers", n_workers, 1)
     known = [reads(df)]
+    workers = workers_for(df, n_workers, known)
     (found,) = profiles([(df, keys)], sample, n_workers=workers, known=known)
     hashed = RoutingTable.hashed(workers)
     p = Auto(workers, split=operator in SPLITTING, costs=BATCH_COSTS)
     table, decision = p.decided(found.histogram, hashed)
     chosen, reason = decision.chosen, decision.reason
-    if n_workers is None and hash_straggler(found.histogram, workers) <= MILD:
+    if n_workers is None and mild(found.histogram, workers):
         chosen, table = "hash", hashed
         reason = f"hashing spreads these keys well: to balance them brings less than {MILD - 1:.0%}"
-    if n_workers is None and tiny(known):
+    if n_workers is None and little(known, native=operator in NATIVE):
         chosen, table = "hash", hashed
-        reason = "Spark has one task do so little data; if its rows are much work, say n_workers"
+        reason = "Spark is done with so little data soon; if its rows are much work, say n_workers"
     if operator == "agg":
         chosen, table = "hash", hashed
         reason = "Spark combines aggregates before it sends rows anywhere: a hot key is one row of each map task"

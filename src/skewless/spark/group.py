@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from skewless.arrays import require
 from skewless.spark.aggregate import Aggregate, ArrowAggregate
-from skewless.spark.batch import WORKER, Placing, needed, routed
+from skewless.spark.batch import WORKER, Placing, placed, routed
 from skewless.spark.exact import Exact, Sourced
 from skewless.spark.fold import fold_of
 from skewless.spark.haste import hastened
@@ -57,7 +57,8 @@ class Grouped:
         fold = fold_of(self.keys, in_arrow, aggregates)
         if not fold.grows:
             return fold.direct(self.df, self.keys)
-        by = needed(self.df, self.keys, self.partitioner, self.n_workers, sample=self.sample, split=True)
+        native, placing = not in_arrow, (self.partitioner, self.n_workers)
+        by = placed(self.df, self.keys, *placing, sample=self.sample, split=True, native=native)
         if by is None:
             return fold.direct(self.df, self.keys)
         (name,) = unused(self.df, WORKER)
@@ -68,7 +69,7 @@ class Grouped:
 
     def _whole(self) -> tuple[DataFrame, str | None]:
         """The rows on their workers, every key whole, and the name of the column that says where, if there is one."""
-        return self._routed(needed(self.df, self.keys, self.partitioner, self.n_workers, sample=self.sample))
+        return self._routed(placed(self.df, self.keys, self.partitioner, self.n_workers, sample=self.sample))
 
     def _routed(self, by: RoutingTable | Sourced | None) -> tuple[DataFrame, str | None]:
         if by is None:
@@ -102,7 +103,7 @@ class Cogrouped:
     def _routed(self) -> tuple[list[GroupedData], list[str]]:
         """The groups of both sides, and the names of our columns in them, if there are any."""
         first, beside = self.left, (self.right.df, self.right.keys)
-        by = needed(first.df, first.keys, first.partitioner, first.n_workers, sample=first.sample, beside=beside)
+        by = placed(first.df, first.keys, first.partitioner, first.n_workers, sample=first.sample, beside=beside)
         groups, names = [], []
         for side in (self.left, self.right):
             rows, name = side._routed(by)
@@ -121,8 +122,9 @@ def group_by(
     """Rows by key, on balanced workers.
 
     keys: columns, of any types that Spark groups by.
-    n_workers: how many partitions; by default the session's shuffle partitions. Then less than 1 MiB is left to Spark,
-        which takes one task for that: say how many if each row is much work.
+    n_workers: how many partitions; by default as many as Spark runs tasks at a time, or more for much data. Then
+        less than 1 MiB is left to Spark (64 MiB if it is its own work, not Python's): say how many if each row is much
+        work.
     partitioner: a name, an instance, a RoutingTable or an Exact; by default what costs least.
     sample: the share of rows to look at first, to plan by; by default all of little data, a small portion of much.
     """

@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from skewless.arrays import require, whole
-from skewless.spark.batch import WORKER, checksums, parallelism, tiny
+from skewless.spark.batch import WORKER, checksums, little, workers_for
 from skewless.spark.grids import KEEPS, Counted, Grids, gridded
 from skewless.spark.keys import any_null, column, fields_of, hashing, quoted, unused
 from skewless.spark.profile import explained, profiles, reads
@@ -45,10 +45,12 @@ def join(
     require(bool(kind), f"how is one of {', '.join(get_args(How))}, not {how!r}")
     types = [[field.dataType for field in fields_of(side, names)] for side in (left, right)]
     require(types[0] == types[1], f"both sides have keys of the same types, not {types[0]} and {types[1]}: cast one")
-    workers = parallelism(left) if n_workers is None else whole("n_workers", n_workers, 1)
+    if n_workers is not None:
+        whole("n_workers", n_workers, 1)
     plain, known = left.join(right, list(names), kind), [reads(side) for side in (left, right)]
-    if (n_workers is None and tiny(known)) or "Broadcast" in explained(plain):
+    if (n_workers is None and little(known, native=False)) or "Broadcast" in explained(plain):
         return plain
+    workers = workers_for(left, n_workers, known)
     # Those with a NULL apart: they match nothing.
     found = profiles([(left, names), (right, names)], None, matching=True, known=known)
     counted = [Counted(side.histogram, float(side.nulls)) for side in found]

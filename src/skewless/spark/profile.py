@@ -138,21 +138,24 @@ class Reads(NamedTuple):
     bytes: float
     rows: float  # if Spark does not know, but the bytes, what is likely
     most: float  # rows that the DataFrame can have
+    grows: bool  # some part of the plan may give more rows than it gets
 
     def portion(self, enough: int) -> float:
         """The share that has so many rows; 1 if it is not known how many there are."""
         return 1.0 if isinf(self.rows) else min(1.0, enough / max(self.rows, 1.0))
 
 
-# Parts of a plan that give no more rows than they get, and leaves of which Spark has counted the rows.
+# Parts of a plan that give no more rows than they get; and leaves of which Spark has counted the rows.
 _KEEPING = {"Project", "Filter", "Sample", "Union", "Sort", "Repartition", "RepartitionByExpression"}
+# These neither; but an aggregate may give one row of none, and we need not know of others.
+_FOLDING = {"Aggregate", "Deduplicate", "GlobalLimit", "LocalLimit", "Window", "ArrowEvalPython", "BatchEvalPython"}
 _COUNTED = {"InMemoryRelation", "LocalRelation", "Range"}
 
 
 def reads(df: DataFrame) -> Reads:
     """What is read for a DataFrame: the leaves of its plan. Runs no job."""
     units = {unit: 1024**power for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB"))}
-    size, rows, most = 0.0, 0.0, 0.0
+    size, rows, most, grows = 0.0, 0.0, 0.0, False
     known = re.compile(r"^([ :+-]*)(\w+).*Statistics\(sizeInBytes=([\d.E+]+) (\w+)(?:, rowCount=([\d.E+]+))?")
     plan = explained(df, "cost").partition("== Physical Plan ==")[0].splitlines()
     nodes = [(found, line) for line in plan if (found := known.match(line))]
@@ -161,16 +164,17 @@ def reads(df: DataFrame) -> Reads:
         _, node, number, unit, counted = found.groups()
         if following > depth:
             most += 0.0 if node in _KEEPING else inf
+            grows |= node not in _KEEPING | _FOLDING
             continue
         if unit not in units:
-            return Reads(inf, inf, inf)  # EiB: Spark's word for not knowing
+            return Reads(inf, inf, inf, True)  # EiB: Spark's word for not knowing
         here = float(number) * units[unit]
         left_out = re.search(r"\.\.\. (\d+) more fields", line)
         columns = line.count("#") + int(left_out[1] if left_out else 0)
         size += here
         rows += float(counted) if counted else here / (WIDTH * max(columns, 1))
         most += float(counted) if counted and node in _COUNTED else inf
-    return Reads(size, rows, most)
+    return Reads(size, rows, most, grows)
 
 
 def explained(df: DataFrame, mode: str | None = None) -> str:
@@ -198,24 +202,31 @@ def _measured(
 ) -> list[Counts]:
     """What there is in each, or in a sample. One job does it, in which Spark works on all of them at the same time.
 
-    If they are sure to be few, the hashes come here to be counted: an aggregate takes Spark two stages, not one.
+    If they are few, the hashes come here to be counted: Spark takes twice as long for its sketches of them. Where it
+    cannot be sure that they are few, no more than that come; if there are as many, it is Spark who counts after all.
     """
     some = [df if share == 1 else _sample(df, share) for (df, _), share in zip(frames, shares, strict=True)]
     hashes = [
         rows.selectExpr(f"{hashing(df, keys)} AS hash", f"{any_null(keys)} AS is_null", f"{number} AS number")
         for number, (rows, (df, keys)) in enumerate(zip(some, frames, strict=True))
     ]
-    if sum(one.most * share for one, share in zip(known, shares, strict=True)) <= 2 * ENOUGH:
-        hash_of, is_null, number_of = (values.to_numpy() for values in reduce(DataFrame.unionAll, hashes).toArrow())
-        each = [number_of == number for number in range(len(frames))]
-        return [_counted(hash_of[own & ~(is_null & matching)], is_null[own]) for own in each]
+    few = 2 * ENOUGH * len(frames)
+    is_sure = sum(one.most * share for one, share in zip(known, shares, strict=True)) <= few
+    likely = sum(inf if one.grows else one.rows * share for one, share in zip(known, shares, strict=True))
+    if is_sure or likely <= few / 2:
+        together = reduce(DataFrame.unionAll, hashes)
+        found = (together if is_sure else together.limit(few)).toArrow()
+        if is_sure or found.num_rows < few:
+            hash_of, is_null, number_of = (values.to_numpy() for values in found)
+            each = [number_of == number for number in range(len(frames))]
+            return [_counted(hash_of[own & ~(is_null & matching)], is_null[own]) for own in each]
     if matching:
         counted = F.when(~column("is_null"), column("hash")).alias("hash")
         hashes = [rows.select(counted, column("is_null")) for rows in hashes]
     told = measures("hash", column("is_null"))
     numbered = [rows.agg(*told, F.lit(number).alias("number")) for number, rows in enumerate(hashes)]
-    found = sorted(reduce(DataFrame.unionAll, numbered).collect(), key=lambda row: row["number"])
-    return [_parsed(row.asDict()) for row in found]
+    rows = sorted(reduce(DataFrame.unionAll, numbered).collect(), key=lambda row: row["number"])
+    return [_parsed(row.asDict()) for row in rows]
 
 
 def _sample(df: DataFrame, share: float) -> DataFrame:

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, DateType, MapType, StringType, StructField, StructType
 
 from skewless.arrays import require, whole
+from skewless.spark.parallelism import parallelism
 
 TEXT = StructType([StructField("value", StringType())])
 PENDING = 64 << 20  # bytes
@@ -39,7 +40,7 @@ def receive(
         Its file `address` has the host and port that the receiver listens on.
     key: the column to balance by: text, binary or a whole number.
     port: 0 takes a free one. host: the default takes connections from this machine only; nobody is asked who he is.
-    n_workers: blocks of a batch; as many as the session has shuffle partitions if left out.
+    n_workers: blocks of a batch; as many as Spark runs tasks at a time if left out.
     most_rows: of a batch; as many as there are if left out.
     pending: bytes that may wait in the log for Spark; beyond, senders must wait.
     """
@@ -58,7 +59,7 @@ def receive(
     if most_rows is not None:
         options["most_rows"] = str(whole("most_rows", most_rows, 1))
     if n_workers is None:
-        n_workers = int(spark.conf.get("spark.sql.shuffle.partitions") or 200)
+        n_workers = parallelism(spark)
     options["n_workers"] = str(whole("n_workers", n_workers, 1))
     spark.dataSource.register(ReceiverSource)
     rows = spark.readStream.format(ReceiverSource.name()).schema(TEXT if schema is None else schema)

@@ -21,12 +21,13 @@ from pyspark.sql.types import StructField, StructType
 from skewless.arrays import require
 from skewless.histogram import Histogram
 from skewless.kernels.hash import spark_unhashed
-from skewless.spark.batch import WORKER, parallelism
+from skewless.spark.batch import WORKER
 from skewless.spark.checkpoint import Checkpoint
 from skewless.spark.engine import Batch, Found
 from skewless.spark.groupstate import Clock, Timeout
 from skewless.spark.haste import hastening
 from skewless.spark.keys import column, fields_of, hashing, unused
+from skewless.spark.parallelism import parallelism
 from skewless.spark.processor import Processing
 from skewless.spark.profile import observed
 from skewless.spark.route import worker
@@ -195,7 +196,7 @@ def load(initial: DataFrame, operator: Stateful, files: Checkpoint) -> None:
     require(not lacking, f"the initial state lacks {', '.join(lacking)}; it has {', '.join(initial.columns)}")
     key = StructType(fields_of(initial, operator.keys))
     store = Store(files.place("state"), arrow_schema(key), arrow_schema(operator.state))
-    table, manifest = RoutingTable.hashed(parallelism(initial)), Manifest.empty(store)
+    table, manifest = RoutingTable.hashed(parallelism(initial.sparkSession)), Manifest.empty(store)
     place, number = unused(initial, PLACE, WORKER)
     key_hash = hashing(initial, operator.keys)
     rows = initial if isinstance(function, Processing) else initial.select(*(column(name) for name in wanted))

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType, TimestampType
 from skewless.arrays import require, whole
 from skewless.partitioner import Partitioner
 from skewless.spark.aggregate import Aggregate, ArrowAggregate
-from skewless.spark.batch import BATCH_COSTS, Placing, checksums, chosen, parallelism
+from skewless.spark.batch import BATCH_COSTS, Placing, checksums, chosen
 from skewless.spark.checkpoint import Checkpoint
 from skewless.spark.engine import Engine, Operator, Sink
 from skewless.spark.exact import Exact
@@ -25,6 +25,7 @@ from skewless.spark.groupstate import Timeout
 from skewless.spark.intervals import Intervals, both_sides
 from skewless.spark.keys import fields_of
 from skewless.spark.panes import Span
+from skewless.spark.parallelism import parallelism
 from skewless.spark.processor import TimeMode, processing
 from skewless.spark.query import QUERIES, Query, free
 from skewless.spark.schema import arrow_schema, schema_of
@@ -75,7 +76,7 @@ class Stream:
         require(by_grids, "a join places its keys itself: leave the partitioner out")
         low, high = duration("earliest", earliest, signed=True), duration("latest", latest, signed=True)
         require(low <= high, f"earliest is at most latest, not {earliest} and {latest}")
-        n = self.n_workers or parallelism(self.df)
+        n = self.n_workers or parallelism(self.df.sparkSession)
         require(isinstance(n, int), f"n_workers of a join is a number, not {n}")
         schemas = (self.df.schema, other.df.schema)
         delay = max(self.watermark, other.watermark)
@@ -255,7 +256,7 @@ class Job:
             n = given.n_workers[0] if isinstance(given.n_workers, tuple) else given.n_workers
             wanted = given.partitioner.partitioner if isinstance(given.partitioner, Exact) else given.partitioner
             costs = BATCH_COSTS if self.split else STATE_COSTS
-            placing = chosen(wanted, n or parallelism(given.df), self.split, costs)
+            placing = chosen(wanted, n or parallelism(given.df.sparkSession), self.split, costs)
         if placing.splits_keys:
             checksums(given.df)
         return placing
@@ -276,7 +277,8 @@ def stream(
     time: the column with the time of each row, for windows.
     watermark: how long after the latest time seen a row may still come; later ones are dropped, and counted.
     partitioner: a name, an instance, a RoutingTable or an Exact; by default what costs least.
-    n_workers: how many partitions; (least, most): as many as the load needs, by Prompt's elastic rule.
+    n_workers: how many partitions, by default as many as Spark runs tasks at a time; (least, most): as many as the load
+        needs, by Prompt's elastic rule.
     statistics: what the table of a batch is planned from: the batch before it ("last"), which reads nothing twice, and
         counts some 50,000 rows or more; all of its own rows ("present"), before they are worked on; or this share.
     """
