@@ -29,7 +29,6 @@ def first(rows: Any) -> Any:
 
 def raced(df: DataFrame, other: DataFrame) -> dict[str, tuple[Callable[[], DataFrame], Callable[[], DataFrame]]]:
     """Verbs: plain, and ours."""
-    window = Window.partitionBy("k").orderBy("v")
     return {
         "repartition": (lambda: df.repartition("k"), lambda: sl.repartition(df, "k")),
         f"repartition, {WORKERS} workers": (
@@ -37,7 +36,7 @@ def raced(df: DataFrame, other: DataFrame) -> dict[str, tuple[Callable[[], DataF
             lambda: sl.repartition(df, "k", n_workers=WORKERS),
         ),
         "a window function": (
-            lambda: df.withColumn("n", F.row_number().over(window)),
+            lambda: df.withColumn("n", F.row_number().over(Window.partitionBy("k").orderBy("v"))),
             lambda: sl.over(df, "k", order_by="v", n=F.row_number()),
         ),
         "a grouped function": (

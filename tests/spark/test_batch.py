@@ -253,6 +253,10 @@ def test_window_functions(spark: SparkSession) -> None:
     assert rows(sl.over(df, "k", order_by="v", rn=F.row_number())) == rows(plain)
     every = Window.partitionBy("k")
     assert rows(sl.over(df, "k", total=F.sum("v"))) == rows(df.withColumn("total", F.sum("v").over(every)))
+    own = df.withColumn("v", F.sum("v").over(every)).withColumn("Worker", F.count("k").over(every))
+    for n_workers in (None, 4):  # names that are there, and the one that we would take
+        found = sl.over(df, "k", v=F.sum("v"), Worker=F.count("k"), n_workers=n_workers)
+        assert (found.columns, rows(found)) == (own.columns, rows(own))
 
 
 def test_aggregates_are_those_of_spark(spark: SparkSession) -> None:

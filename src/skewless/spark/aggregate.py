@@ -26,6 +26,7 @@ class Aggregate:
     grows: the state is about as large as the rows, as in collecting them. Only then splitting a hot key pays: Spark
         combines other aggregates before it sends rows anywhere.
     inverse: the state that takes a state away again when both are merged; used where its types are exact.
+    whole: the result of rows that need no merging, if it is simpler than by the state.
 
     >>> mean = Aggregate(                                                                        # doctest: +SKIP
     ...     partial=lambda: {"sum": F.sum("v"), "n": F.count("v")},
@@ -39,6 +40,7 @@ class Aggregate:
     finish: Callable[[State], Column]
     grows: bool = False
     inverse: Callable[[State], State] | None = None
+    whole: Callable[[], Column] | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ def sum(column: str) -> Aggregate:  # as in pyspark.sql.functions
         lambda s: {"sum": F.sum(s["sum"]), "n": F.sum(s["n"])},
         lambda s: F.when(s["n"] > 0, s["sum"]),
         inverse=_negative,
+        whole=lambda: F.sum(column),
     )
 
 
@@ -86,7 +89,7 @@ def max(column: str) -> Aggregate:
 
 
 def mean(column: str) -> Aggregate:
-    return replace(sum(column), finish=lambda s: F.when(s["n"] > 0, s["sum"] / s["n"]))
+    return replace(sum(column), finish=lambda s: F.when(s["n"] > 0, s["sum"] / s["n"]), whole=None)
 
 
 def variance(column: str) -> Aggregate:
@@ -114,6 +117,7 @@ def variance(column: str) -> Aggregate:
         },
         lambda s: {"spread": together(F.collect_list(s["spread"]).cast(spread))},
         lambda s: F.when(s["spread"]["n"] > 1, s["spread"]["squares"] / (s["spread"]["n"] - 1)),
+        whole=lambda: F.var_samp(column),
     )
 
 

@@ -197,13 +197,16 @@ def over(
 ) -> DataFrame:
     """Window functions over each key, whole, on balanced workers; the functions become columns by their names.
 
+    As in Spark's withColumns, a column that is there already is replaced.
+
     order_by: the order of rows of a key, as in Spark's Window.orderBy.
     n_workers, partitioner, sample: as in `repartition`.
     """
     require(bool(columns), "over needs at least 1 window function, such as rn=F.row_number()")
-    by, (name,) = placed(df, keys, partitioner, n_workers, sample=sample, native=True), unused(df, WORKER)
+    by = placed(df, keys, partitioner, n_workers, sample=sample, native=True)
+    (name,) = unused(df, WORKER, besides=columns)
     window = Window.partitionBy(*map(column, keys if by is None else (name, *keys)))
     if order_by is not None:
         window = window.orderBy(*(order_by if isinstance(order_by, list) else [order_by]))
-    made: list[str | Column] = ["*", *(function.over(window).alias(into) for into, function in columns.items())]
-    return df.select(*made) if by is None else routed(df, keys, by, name).select(*made).drop(name)
+    made = {into: function.over(window) for into, function in columns.items()}
+    return df.withColumns(made) if by is None else routed(df, keys, by, name).withColumns(made).drop(name)

@@ -60,7 +60,7 @@ class InColumns:
 
     def direct(self, rows: DataFrame, by: Sequence[str], hidden: Sequence[str] = ()) -> DataFrame:
         """The results of groups of rows that are whole."""
-        results = {into: aggregate.finish(aggregate.partial()) for into, aggregate in self.aggregates.items()}
+        results = {into: _whole(aggregate) for into, aggregate in self.aggregates.items()}
         return rows.groupBy(*map(column, by)).agg(*(result.alias(into) for into, result in results.items()))
 
     def invertible(self, schema: StructType) -> bool:
@@ -104,6 +104,10 @@ class InColumns:
 
 
 _ROWS = "rows of group"
+
+
+def _whole(aggregate: Aggregate) -> Column:
+    return aggregate.finish(aggregate.partial()) if aggregate.whole is None else aggregate.whole()
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -106,9 +106,9 @@ def _has_map(kind: DataType) -> bool:
     return isinstance(kind, MapType)
 
 
-def unused(df: DataFrame, *wanted: str) -> list[str]:
-    """Names for columns of our own that none of the user's has, whatever their case."""
-    taken = {name.lower() for name in df.columns}
+def unused(df: DataFrame, *wanted: str, besides: Iterable[str] = ()) -> list[str]:
+    """Names for columns of our own that none of the user's has, whatever their case; besides: others of the user's."""
+    taken = {name.lower() for name in (*df.columns, *besides)}
     found = []
     for name in wanted:
         free = name
