@@ -16,7 +16,7 @@ from skewless.table import RoutingTable
 
 Operator = Literal["repartition", "applyInPandas", "applyInArrow", "cogroup", "over", "agg", "ArrowAggregate"]
 SPLITTING = ("ArrowAggregate",)  # may a key's rows be worked on in parts?
-NATIVE = ("repartition", "over", "agg")  # is it Spark's own work that is done with the rows?
+NATIVE = ("repartition", "over")  # is it Spark's own work that is done with the rows?
 HOTTEST = 5  # keys that are named
 
 

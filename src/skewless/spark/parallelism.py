@@ -22,10 +22,6 @@ def parallelism(spark: SparkSession, size: float = 0.0) -> int:
     most = int(spark.conf.get("spark.sql.shuffle.partitions") or 200)
     if isinf(size) or spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
         return most  # as many tasks at a time as there will be are not known before they are needed
-    return min(most, max(_slots(spark), ceil(size / SHARE)))
-
-
-def _slots(spark: SparkSession) -> int:
-    """The tasks that Spark runs at a time; what it splits a range into. Only its plan says it over Connect, too."""
-    found = re.search(r"splits=(?:Some\()?(\d+)", explained(spark.range(1)))
-    return max(1, int(found[1])) if found else 1
+    # A range is split into as many parts as tasks run at a time. Only its plan says how many over Connect, too.
+    slots = re.search(r"splits=(?:Some\()?(\d+)", explained(spark.range(1)))
+    return min(most, max(int(slots[1]), ceil(size / SHARE))) if slots else most

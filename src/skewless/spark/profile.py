@@ -147,7 +147,7 @@ class Reads(NamedTuple):
 
 # Parts of a plan that give no more rows than they get; and leaves of which Spark has counted the rows.
 _KEEPING = {"Project", "Filter", "Sample", "Union", "Sort", "Repartition", "RepartitionByExpression"}
-# These neither; but an aggregate may give one row of none, and we need not know of others.
+# These give no more than that, either; but how many they may give at most is not what their leaves have.
 _FOLDING = {"Aggregate", "Deduplicate", "GlobalLimit", "LocalLimit", "Window", "ArrowEvalPython", "BatchEvalPython"}
 _COUNTED = {"InMemoryRelation", "LocalRelation", "Range"}
 
