@@ -40,13 +40,17 @@ def running(made: Callable[[], DataFrame]) -> Callable[[int], None]:
 def race(ways: Mapping[str, Callable[[int], None]], rounds: int, warm: int = 1) -> dict[str, list[float]]:
     """Seconds of each way in each round; they take turns, and are told the number of the round.
 
+    Another way begins each round: whoever comes after a certain one finds its garbage.
+
     warm: rounds before those that count: the JVM compiles, and Python workers start.
     """
     seconds: dict[str, list[float]] = {name: [] for name in ways}
+    names = list(ways)
     for number in range(-warm, rounds):
-        for name, way in ways.items():
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
             began = perf_counter()
-            way(number)
+            ways[name](number)
             spent = perf_counter() - began
             print(f"round {number + 1}, {name}: {spent:.1f} s", file=sys.stderr)
             if number >= 0:

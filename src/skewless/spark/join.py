@@ -82,7 +82,7 @@ def join(
 
 
 def _is_hot(side: DataFrame, names: tuple[str, ...], grids: Grids) -> Column:
-    return F.expr(is_hot(perfect(grids.keys), f"xxhash64({hashing(side, names)})"))
+    return F.expr(is_hot(perfect(grids.keys), hashing(side, names)))
 
 
 def _without_repeats(side: DataFrame, names: tuple[str, ...], grids: Grids) -> DataFrame:
@@ -107,7 +107,7 @@ def placed(
 ) -> DataFrame:
     """The rows of a side on their workers; those of hot keys in all cells that they must be in."""
     key, slots = hashing(side, names), perfect(grids.keys)
-    slot, n_workers = slot_of(slots, f"xxhash64({key})"), grids.table.n_workers
+    slot, n_workers = slot_of(slots, key), grids.table.n_workers
     coin = "shiftrightunsigned(xxhash64(monotonically_increasing_id()), 32)"
     anywhere = f"array(int(shiftrightunsigned({coin} * {n_workers}, 32)))"
     own, other = (grids.rows, grids.columns) if is_left else (grids.columns, grids.rows)
@@ -115,7 +115,7 @@ def placed(
     mine = f"shiftrightunsigned({coin} * {element(own[slots.numbers], slot, 'bigint')}, 32)"
     width = element(other[slots.numbers], slot, "bigint")
     start = f"{element(grids.starts[:-1][slots.numbers], slot, 'bigint')} + {mine} * {width}"
-    hot = is_hot(slots, f"xxhash64({key})")
+    hot = is_hot(slots, key)
     # What matches nothing may be anywhere: everywhere alike. That is a NULL, and a hot key that only one side has.
     matchless = any_null(names)
     if ghost is not None:

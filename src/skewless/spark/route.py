@@ -10,52 +10,58 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from skewless.arrays import Keys
-from skewless.kernels.hash import spark_hashes
 from skewless.table import WHOLE, RoutingTable
 
 
 class Slots(NamedTuple):
     """A perfect hash: every hot key has a slot of its own, and where that is takes one look-up.
 
-    The slot of a hash are its last bits, after a shift that depends on its group; groups go by the last bits, too.
-    Shifts were found so that no two hot keys meet. Spark checks sums and products for overflow: there are none here.
+    The slot of a key are some bits of its hash, other ones flipped in each group; groups go by its last bits. What to
+    flip was found so that no two hot keys meet, with few more slots than keys: Spark prints constants again and again.
     """
 
-    shifts: NDArray[np.int64]  # by group
-    hashes: NDArray[np.int64]  # by slot
+    shift: int  # to the bits that make a slot
+    flips: NDArray[np.int64]  # by group
+    keys: NDArray[np.int64]  # by slot
     numbers: NDArray[np.int64]  # by slot: which of the hot keys
 
 
 def perfect(keys: Keys) -> Slots:
-    """Slots for the hashes of these keys, of which there is at least one."""
-    hashes = spark_hashes(keys)
-    size = 1 << max(2, int(2 * hashes.size - 1).bit_length())
+    """Slots for these keys, of which there is at least one."""
+    size = 1 << max(1, int(keys.size - 1).bit_length())
     while True:
-        found = _placed(hashes, size)
-        if found is not None:
-            return found
+        for shift in range(size.bit_length() - 2, 65 - size.bit_length()):
+            found = _placed(keys, size, shift)
+            if found is not None:
+                return found
         size *= 2
 
 
-def _placed(hashes: NDArray[np.uint64], size: int) -> Slots | None:
-    groups, bits = size // 4, size.bit_length() - 1
-    group = (hashes & np.uint64(groups - 1)).astype(np.int64)
-    shifts, owner = np.zeros(groups, np.int64), np.full(size, -1, np.int64)
+def _placed(keys: Keys, size: int, shift: int) -> Slots | None:
+    """Slots by these bits, if no keys of a group have the same and all groups find room, the largest first."""
+    group = (keys & np.uint64(size // 2 - 1)).astype(np.int64)
+    bits = (keys >> np.uint64(shift)).astype(np.int64) & (size - 1)
+    if np.unique(group * size + bits).size < keys.size:
+        return None
+    flips, owner = np.zeros(size // 2, np.int64), np.full(size, -1, np.int64)
     order = np.argsort(group, kind="stable")
     numbers, starts, counts = np.unique(group[order], return_index=True, return_counts=True)
-    for number, start, count in sorted(zip(numbers, starts, counts, strict=True), key=lambda entry: -entry[2]):
+    several = counts > 1
+    for number, start, count in sorted(
+        zip(numbers[several], starts[several], counts[several], strict=True), key=lambda entry: -entry[2]
+    ):
         members = order[start : start + count]
-        for shift in range(64 - bits):
-            slots = (hashes[members] >> np.uint64(shift)).astype(np.int64) & (size - 1)
-            if (owner[slots] < 0).all() and np.unique(slots).size == slots.size:
-                shifts[number] = shift
-                owner[slots] = members
-                break
-        else:
+        fits = (owner[bits[members, None] ^ np.arange(size)] < 0).all(axis=0)
+        if not fits.any():
             return None
-    # In a free slot stands the hash of a key that is looked for in its own slot only: nothing is found there.
+        flips[number] = fits.argmax()
+        owner[bits[members] ^ flips[number]] = members
+    alone = order[starts[~several]]  # any slot will do
+    free = np.flatnonzero(owner < 0)[: alone.size]
+    flips[group[alone]], owner[free] = bits[alone] ^ free, alone
+    # In a free slot stands a key that is looked for in its own slot only: nothing is found there.
     numbers = np.maximum(owner, 0)
-    return Slots(shifts, hashes.view(np.int64)[numbers], numbers)
+    return Slots(shift, flips, keys.view(np.int64)[numbers], numbers)
 
 
 def worker(table: RoutingTable, key: str, ordinal: str | None = None) -> Column:
@@ -69,15 +75,16 @@ def worker(table: RoutingTable, key: str, ordinal: str | None = None) -> Column:
 
 def working(table: RoutingTable, key: str, ordinal: str | None = None) -> str:
     """The same in SQL."""
-    mixed = f"xxhash64({key})"
-    tail = element(table.hosts, f"{mixed} & {table.hosts.size - 1}L")
+    host = f"(xxhash64({key}) & {table.hosts.size - 1}L)"
+    tail = element(table.hosts, host)
     if table.keys.size == 0:
         return tail
     slots = perfect(table.keys)
-    slot = slot_of(slots, mixed)
+    slot = slot_of(slots, key)
     if not table.splits_keys:
-        own = element(table.workers[table.starts[slots.numbers]], slot)
-        return f"CASE WHEN {is_hot(slots, mixed)} THEN {own} ELSE {tail} END"
+        # One look-up after the decision, not one in each branch: then Spark computes the slot once.
+        places = np.concatenate((table.workers[table.starts[slots.numbers]], table.hosts))
+        return element(places, f"if({is_hot(slots, key)}, {slot}, {slots.keys.size} + {host})")
     if ordinal is None:
         raise ValueError("this table splits keys: which part a row goes to needs an ordinal")
     accept, aliases = table.alias
@@ -88,18 +95,18 @@ def working(table: RoutingTable, key: str, ordinal: str | None = None) -> str:
     part = f"({element(starts, slot, 'bigint')} + shiftrightunsigned({upper}, 32))"
     own = f"({coin} & {WHOLE - 1}L) < {element(accept, part, 'bigint')}"
     place = f"CASE WHEN {own} THEN {element(table.workers, part)} ELSE {element(aliases, part)} END"
-    return f"CASE WHEN {is_hot(slots, mixed)} THEN {place} ELSE {tail} END"
+    return f"CASE WHEN {is_hot(slots, key)} THEN {place} ELSE {tail} END"
 
 
-def is_hot(slots: Slots, mixed: str) -> str:
-    """Whether a hash is that of a hot key."""
-    return f"{element(slots.hashes, slot_of(slots, mixed), 'bigint')} = {mixed}"
+def is_hot(slots: Slots, key: str) -> str:
+    """Whether a key is one of the hot ones."""
+    return f"{element(slots.keys, slot_of(slots, key), 'bigint')} = {key}"
 
 
-def slot_of(slots: Slots, mixed: str) -> str:
-    """The slot in which a hash is, if it is that of a hot key."""
-    shift = element(slots.shifts, f"{mixed} & {slots.shifts.size - 1}L")
-    return f"(shiftrightunsigned({mixed}, {shift}) & {slots.hashes.size - 1}L)"
+def slot_of(slots: Slots, key: str) -> str:
+    """The slot in which a key is, if it is one of the hot ones."""
+    flip = element(slots.flips, f"{key} & {slots.flips.size - 1}L")
+    return f"((shiftrightunsigned({key}, {slots.shift}) ^ {flip}) & {slots.keys.size - 1}L)"
 
 
 def element(values: NDArray[np.int64] | NDArray[np.int32], index: str, kind: str = "int") -> str:
