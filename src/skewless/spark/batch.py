@@ -17,7 +17,7 @@ from skewless.partitioners import named
 from skewless.partitioners.auto import table_for
 from skewless.spark import exact
 from skewless.spark.exact import Exact, Sourced
-from skewless.spark.keys import column, fields_of, hashing, quoted, unused
+from skewless.spark.keys import fields_of, hashing, quoted, unused
 from skewless.spark.parallelism import parallelism
 from skewless.spark.profile import Reads, hash_straggler, profiles, reads
 from skewless.spark.route import worker
@@ -158,7 +158,7 @@ def repartition(
     require(into is None or into not in df.columns, f"there is a column {into!r} already")
     by = placed(df, keys, partitioner, n_workers, sample=sample, native=True, always=into is not None)
     if by is None:
-        return df.repartition(*map(column, keys))
+        return df.repartition(*map(quoted, keys))
     if into is not None:
         return routed(df, keys, by, into)
     if isinstance(by, RoutingTable):
@@ -183,7 +183,7 @@ def routed(df: DataFrame, keys: tuple[str, ...], by: RoutingTable | Sourced, int
         rows = rows.select("*", worker(by, key, quoted(ordinal)).alias(into)).drop(ordinal)
     else:
         rows = df.select("*", worker(by, key).alias(into))
-    return rows.repartitionById(by.n_workers, column(into))
+    return rows.repartitionById(by.n_workers, quoted(into))
 
 
 def over(
@@ -205,7 +205,7 @@ def over(
     require(bool(columns), "over needs at least 1 window function, such as rn=F.row_number()")
     by = placed(df, keys, partitioner, n_workers, sample=sample, native=True)
     (name,) = unused(df, WORKER, besides=columns)
-    window = Window.partitionBy(*map(column, keys if by is None else (name, *keys)))
+    window = Window.partitionBy(*map(quoted, keys if by is None else (name, *keys)))
     if order_by is not None:
         window = window.orderBy(*(order_by if isinstance(order_by, list) else [order_by]))
     made = {into: function.over(window) for into, function in columns.items()}

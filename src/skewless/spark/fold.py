@@ -16,7 +16,7 @@ from pyspark.sql.types import DecimalType, IntegralType, StructType
 from skewless.arrays import require
 from skewless.spark.aggregate import Aggregate, ArrowAggregate, State, checked, count
 from skewless.spark.haste import hastening
-from skewless.spark.keys import column, fields_of, ordered, unused
+from skewless.spark.keys import column, fields_of, ordered, quoted, unused
 from skewless.spark.schema import arrow_schema, nullable, schema_of
 
 
@@ -43,14 +43,14 @@ class InColumns:
 
         hidden: columns that are ours, which the user's functions do not see.
         """
-        return rows.groupBy(*map(column, by)).agg(*self._partial())
+        return rows.groupBy(*map(quoted, by)).agg(*self._partial())
 
     def merged(self, states: DataFrame, by: Sequence[str], schema: StructType) -> DataFrame:
         """One state of all states of a group."""
         merged = {into: aggregate.merge(self._state(into)) for into, aggregate in self.aggregates.items()}
         # Sums of sums are wider decimals to Spark; a state keeps its type, however often it is merged.
         kinds = {field.name: field.dataType for field in schema.fields}
-        return states.groupBy(*map(column, by)).agg(
+        return states.groupBy(*map(quoted, by)).agg(
             *(value.cast(kinds[name]).alias(name) for name, value in _named(merged))
         )
 
@@ -61,7 +61,7 @@ class InColumns:
     def direct(self, rows: DataFrame, by: Sequence[str], hidden: Sequence[str] = ()) -> DataFrame:
         """The results of groups of rows that are whole."""
         results = {into: _whole(aggregate) for into, aggregate in self.aggregates.items()}
-        return rows.groupBy(*map(column, by)).agg(*(result.alias(into) for into, result in results.items()))
+        return rows.groupBy(*map(quoted, by)).agg(*(result.alias(into) for into, result in results.items()))
 
     def invertible(self, schema: StructType) -> bool:
         """Whether states can be taken away again, exactly."""

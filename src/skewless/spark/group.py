@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
-from pyspark.sql import Column, DataFrame, GroupedData
+from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql.types import StructType
 
 from skewless.arrays import require
@@ -16,7 +16,7 @@ from skewless.spark.batch import WORKER, Placing, placed, routed
 from skewless.spark.exact import Exact, Sourced
 from skewless.spark.fold import fold_of
 from skewless.spark.haste import hastened
-from skewless.spark.keys import column, fields_of, unused
+from skewless.spark.keys import fields_of, quoted, unused
 from skewless.table import RoutingTable
 
 
@@ -77,8 +77,8 @@ class Grouped:
         (name,) = unused(self.df, WORKER)
         return routed(self.df, self.keys, by, name), name
 
-    def _by_key(self, name: str | None) -> list[Column]:
-        return [column(each) for each in (name, *self.keys) if each is not None]
+    def _by_key(self, name: str | None) -> list[str]:
+        return [quoted(each) for each in (name, *self.keys) if each is not None]
 
 
 @dataclass(frozen=True)

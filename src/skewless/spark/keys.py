@@ -72,7 +72,7 @@ def any_null(names: Sequence[str]) -> str:
 
 
 def quoted(name: str) -> str:
-    """The name of a column in SQL, dots and all."""
+    """The name of a column in SQL, dots and all; also for what takes names: it costs less than a column."""
     return "`" + name.replace("`", "``") + "`"
 
 
