@@ -1,8 +1,8 @@
 """Where there is nothing to gain: uniform keys, tiny data, and aggregates that Spark combines before it sends rows.
 
-Each verb against plain Spark, on two task slots and as Spark comes, from the call of the verb to the last row. Verbs are
-called with their defaults, which leave such work to Spark. One line has no bound: whoever says n_workers gets a plan, and
-it shows what that costs where it brings nothing.
+Each verb against plain Spark, on two task slots and as Spark comes, from the call of the verb to the last row. Verbs
+are called with their defaults, which leave such work to Spark. One line has no bound: whoever says n_workers gets a
+plan, and it shows what that costs where it brings nothing.
 """
 
 from __future__ import annotations

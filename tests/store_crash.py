@@ -1,6 +1,7 @@
 """Kills a task of the keyed store, by SIGKILL, at one line after the other; what is left must do for the next attempt.
 
 A program of its own: it forks, and a process with threads should not.
+How many states that come at once are left in a file is its last argument.
 It prints how many tasks it killed, and how many came to their end first.
 """
 
@@ -21,7 +22,7 @@ import pyarrow as pa
 import skewless.store
 from skewless import RoutingTable
 from skewless.kernels.hash import spark_hashes
-from skewless.store import Manifest, Receipt, Share, Store, merge, opened, sweep
+from skewless.store import Manifest, Receipt, Share, Store, hotcopy, merge, opened, sweep
 
 KEY, STATE = pa.schema({"k": pa.int64()}), pa.schema({"n": pa.int64()})
 KEYS = 60
@@ -84,6 +85,7 @@ def task(root: Path, store: Store, manifest: Manifest, share: Share, version: in
 
 def main() -> None:
     root, stride = Path(sys.argv[1]), int(sys.argv[2])
+    hotcopy.MANY = int(sys.argv[3])
     store = Store(str(root / "durable"), KEY, STATE)
     manifest, kills, ends, line = Manifest.empty(store), 0, 0, 0
     tables = [RoutingTable.hashed(1), RoutingTable.hashed(2)]  # half of the keys come and go

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from skewless import RoutingTable
@@ -32,11 +32,13 @@ from skewless.store import (
     Values,
     discard,
     entries,
+    hotcopy,
     merge,
     opened,
     sweep,
 )
 from skewless.store.files import load_index
+from skewless.store.hotcopy import MANY
 
 KEY = pa.schema({"k": pa.int64()})
 STATE = pa.schema({"n": pa.int64()})
@@ -186,7 +188,14 @@ ACTIONS = ("batch", "batch", "batch", "move", "merge", "sweep", "discard", "lose
 KEYS = 30
 
 
-@settings(max_examples=60)
+@pytest.fixture(params=[1, 4, MANY])
+def many(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many states come at once that are left in a file: all of them, some, and none in small tests."""
+    monkeypatch.setattr(hotcopy, "MANY", request.param)
+
+
+@pytest.mark.usefixtures("many")
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_every_key_has_the_state_that_a_dict_has(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Batches, moves, rescales, merges, lost copies, other machines, failed attempts, workers that pause."""
@@ -214,7 +223,8 @@ def test_every_key_has_the_state_that_a_dict_has(data: st.DataObject, tmp_path_f
             discard(store, manifest.version + 1)
             assert discard(store, manifest.version + 1) == []
         elif action == "lose":
-            for path in (root / str(machine)).glob("*.sqlite"):
+            kind = data.draw(st.sampled_from(["sqlite", "arrow"]))
+            for path in (root / str(machine)).glob(f"*.{kind}"):
                 path.unlink()
         elif action == "elsewhere":
             machine = data.draw(st.integers(0, 2))
@@ -346,8 +356,13 @@ def test_damaged_durable_files_are_named(tmp_path: Path, kind: str, harm: str) -
         pass
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "arrow"])
 @pytest.mark.parametrize("harm", ["rubbish", "cut", "zeros", "empty", "another history", "another type"])
-def test_a_damaged_hot_copy_is_built_anew(tmp_path: Path, harm: str) -> None:
+def test_a_damaged_hot_copy_is_built_anew(
+    tmp_path: Path, harm: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind == "sqlite":
+        monkeypatch.setattr(hotcopy, "MANY", 10_000)
     store, table = Store(str(tmp_path / "durable"), KEY, STATE), RoutingTable.hashed(1)
     share = Share.of(table, 0)
     manifest = filled(store, table, 2000)
@@ -362,7 +377,9 @@ def test_a_damaged_hot_copy_is_built_anew(tmp_path: Path, harm: str) -> None:
     else:
         with opened(tmp_path, 0, store, manifest, share):
             pass
-    (path,) = tmp_path.glob("*.sqlite")
+    if harm.startswith("another"):
+        kind = "sqlite"  # these have little, or nothing
+    (path,) = tmp_path.glob(f"*.{kind}")
     content = path.read_bytes()
     middle = len(content) // 2
     if harm == "rubbish":
@@ -417,9 +434,10 @@ def test_what_a_store_refuses(tmp_path: Path) -> None:
         Manifest.from_json("[]")
 
 
-def test_a_task_may_be_killed_at_any_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("many", [1, MANY])
+def test_a_task_may_be_killed_at_any_line(tmp_path: Path, many: int) -> None:
     """SIGKILL, at lines from the first to the last of a task, while half of the keys come and go."""
-    program = [sys.executable, "-m", "tests.store_crash", str(tmp_path), "37"]
+    program = [sys.executable, "-m", "tests.store_crash", str(tmp_path), "37", str(many)]
     done = subprocess.run(program, capture_output=True, text=True, check=False, cwd=Path(__file__).parent.parent)
     assert done.returncode == 0, done.stderr
     kills, ends = map(int, done.stdout.split())

@@ -7,24 +7,27 @@ import json
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import IO, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from skewless.store.bulk import Bulk
 from skewless.store.codec import Values
 from skewless.store.files import Store, Tally, places_of
 from skewless.store.manifest import Manifest, entries
 from skewless.store.share import Places, Share
 
 T = TypeVar("T")
+Line: TypeAlias = tuple[int, str, str | None, int | None]  # of the database: place, key, state, timeout
 COPIES = 64  # attempts of one worker's task that may run on a machine at once
 AT_ONCE = 500  # keys in one query
+MANY = 1000  # states that come at once and are left in a file
 log = logging.getLogger(__name__)
 
 _TABLES = """
@@ -49,8 +52,9 @@ class Entry(NamedTuple):
 class HotCopy:
     """The states of a share at the version of a manifest, from `opened`.
 
-    The database holds committed versions only, so that nothing is ever undone. It is a copy: whatever is wrong with it,
-    it is built anew from the durable files.
+    The database holds committed versions only, so that nothing is ever undone. States that came many at once lie in a
+    file beside it, until they change: then the database has them, or says that they are gone. It is a copy: whatever is
+    wrong with it, it is built anew from the durable files.
     """
 
     store: Store
@@ -60,38 +64,59 @@ class HotCopy:
     tally: Tally = field(default_factory=Tally)
 
     def __post_init__(self) -> None:
+        self._bulk: Bulk | None = None
         self._connect()
         self._sound(self._catch_up)
 
     def get(self, places: Places, keys: Sequence[str]) -> list[Entry | None]:
         """What is known of these keys, given by place and text; None of those that have neither state nor timeout."""
-        signed = _signed(places).tolist()
-        found = self._sound(lambda: self._decoded(self._select(signed)))
-        return [found.get(pair) for pair in zip(signed, keys, strict=True)]
+        found = self._sound(lambda: self._decoded(self._at(places)))
+        return [found.get(pair) for pair in zip(_signed(places).tolist(), keys, strict=True)]
 
-    def _select(self, places: list[int]) -> Iterator[tuple[Any, ...]]:
-        for start in range(0, len(places), AT_ONCE):
-            some = places[start : start + AT_ONCE]
+    def _at(self, places: Places) -> Iterator[Line]:
+        """What is known at these places, the newest last."""
+        if self._bulk is not None:
+            yield from self._lines(self._bulk.at(places))
+        yield from self._changed(places)
+
+    def _changed(self, places: Places) -> Iterator[Line]:
+        """What the database has at these places."""
+        signed = _signed(places).tolist()
+        for start in range(0, len(signed), AT_ONCE):
+            some = signed[start : start + AT_ONCE]
             marks = ",".join("?" * len(some))
             yield from self._db.execute(f"select * from state where place in ({marks})", some)
 
     def expired(self, now: int) -> list[Entry]:
         """All keys whose timeout is now or was before."""
-        query = "select * from state where timeout <= ?"
-        return list(self._sound(lambda: self._decoded(self._db.execute(query, (now,)))).values())
+        return list(self._sound(lambda: self._decoded(self._expired(now))).values())
+
+    def _expired(self, now: int) -> Iterator[Line]:
+        if self._bulk is not None:
+            late = self._bulk.expired(now)
+            changed = {line[:2] for line in self._changed(places_of(late))}
+            yield from (line for line in self._lines(late) if line[:2] not in changed)
+        yield from self._db.execute("select * from state where timeout <= ?", (now,))
 
     def entries(self) -> list[Entry]:
         """All there is."""
-        return list(self._sound(lambda: self._decoded(self._db.execute("select * from state"))).values())
+        return list(self._sound(lambda: self._decoded(self._all())).values())
 
-    def _decoded(self, rows: Iterator[tuple[Any, ...]] | sqlite3.Cursor) -> dict[tuple[int, str], Entry]:
-        found = list(rows)
-        places = _unsigned(np.array([row[0] for row in found], np.int64)).tolist()
-        keys = self.store.key_codec.values([row[1] for row in found])
-        states = iter(self.store.state_codec.values([row[2] for row in found if row[2] is not None]))
+    def _all(self) -> Iterator[Line]:
+        if self._bulk is not None:
+            yield from self._lines(self._bulk.rows())
+        yield from self._db.execute("select * from state")
+
+    def _decoded(self, lines: Iterable[Line]) -> dict[tuple[int, str], Entry]:
+        """Entries by place and text, from lines of which the last of a key counts."""
+        newest = {line[:2]: line for line in lines}
+        found = [line for line in newest.values() if not _is_gone(line)]
+        places = _unsigned(np.array([line[0] for line in found], np.int64)).tolist()
+        keys = self.store.key_codec.values([line[1] for line in found])
+        states = iter(self.store.state_codec.values([line[2] for line in found if line[2] is not None]))
         return {
-            (row[0], row[1]): Entry(place, key, None if row[2] is None else next(states), row[3])
-            for row, place, key in zip(found, places, keys, strict=True)
+            line[:2]: Entry(place, key, None if line[2] is None else next(states), line[3])
+            for line, place, key in zip(found, places, keys, strict=True)
         }
 
     def _sound(self, action: Callable[[], T]) -> T:
@@ -128,16 +153,18 @@ class HotCopy:
             segments = self.manifest.since(int(version), str(token)) if version is not None else None
             if segments is None or boot != _boot() or known.get("types") != self.store.types:
                 self._db.execute("delete from state")
-                segments, had = (), Share.whole(False)
+                segments, had, self._bulk = (), Share.whole(False), None
             else:
-                had = Share.from_json(str(known["share"]))
+                had, bulk = Share.from_json(str(known["share"])), known.get("bulk")
+                self._bulk = Bulk.from_json(bulk, self.path).within(self.share) if bulk else None
             self._drop(had.without(self.share))
             stays, comes = had.within(self.share), self.share.without(had)
             for segment in segments:
                 self._apply(self.store.read(segment, stays, self.tally))
             if not comes.is_empty:
-                self._apply(entries(self.store, self.manifest, comes, self.tally))
+                self._take_in(entries(self.store, self.manifest, comes, self.tally))
             new = {
+                "bulk": "" if self._bulk is None else self._bulk.to_json(),
                 "version": self.manifest.version,
                 "token": self.manifest.tokens[self.manifest.version],
                 "boot": _boot(),
@@ -150,6 +177,8 @@ class HotCopy:
             with suppress(sqlite3.Error):
                 self._db.execute("rollback")
             raise
+        if new["bulk"] != known.get("bulk", ""):
+            _remove_bulks(self.path, self._bulk)
 
     def _meta(self) -> dict[str, str]:
         if self._db.execute("select count(*) from sqlite_master").fetchone() == (0,):
@@ -170,22 +199,35 @@ class HotCopy:
         hot = _signed(gone.hot[gone.owned]).tolist()
         self._db.executemany("delete from state where place = ?", [(place,) for place in hot])
 
+    def _take_in(self, rows: pa.Table) -> None:
+        """States of keys that the copy did not have."""
+        if rows.num_rows < MANY:
+            self._apply(rows)
+            return
+        if self._bulk is not None:
+            rows = pa.concat_tables([self._bulk.rows(), rows])
+        self._bulk = Bulk.written(self.path, rows, self.share)
+
     def _apply(self, rows: pa.Table) -> None:
         if rows.num_rows == 0:
             return
         # In the order of the database: neighbours are written together.
-        places = _signed(places_of(rows))
-        order = np.argsort(places)
-        rows = rows.take(pa.array(order))
-        keys = self.store.key_codec.texts(rows["key"].combine_chunks())
-        states = self.store.state_codec.texts(rows["state"].combine_chunks())
-        timeouts = rows["timeout"].to_pylist()
-        lines = list(zip(places[order].tolist(), keys, states, timeouts, strict=True))
-        gone = [line[:2] for line in lines if line[2] is None and line[3] is None]
-        if gone:
+        lines = self._lines(rows.take(pa.array(np.argsort(_signed(places_of(rows))))))
+        if self._bulk is None:  # it may have what is gone; only then the database has to say so
+            gone = [line[:2] for line in lines if _is_gone(line)]
             self._db.executemany("delete from state where place = ? and key = ?", gone)
-            lines = [line for line in lines if line[2] is not None or line[3] is not None]
+            lines = [line for line in lines if not _is_gone(line)] if gone else lines
         self._db.executemany(_PUT, lines)
+
+    def _lines(self, rows: pa.Table) -> list[Line]:
+        keys = cast(list[str], self.store.key_codec.texts(rows["key"].combine_chunks()))
+        states = self.store.state_codec.texts(rows["state"].combine_chunks())
+        places, timeouts = _signed(places_of(rows)).tolist(), rows["timeout"].to_pylist()
+        return list(zip(places, keys, states, timeouts, strict=True))
+
+
+def _is_gone(line: Line) -> bool:
+    return line[2] is None and line[3] is None
 
 
 @contextmanager
@@ -230,6 +272,14 @@ def _lock(file: IO[str]) -> bool:
 def _remove(path: Path) -> None:
     for suffix in ("", "-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
+    _remove_bulks(path, None)
+
+
+def _remove_bulks(path: Path, kept: Bulk | None) -> None:
+    """Delete the files beside a database that it does not need; also what died attempts left."""
+    for file in path.parent.glob(f"{path.stem}-*.arrow"):
+        if kept is None or file != kept.path:
+            file.unlink(missing_ok=True)
 
 
 def _boot() -> str:
