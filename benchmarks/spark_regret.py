@@ -20,7 +20,7 @@ import skewless.spark as sl
 from benchmarks.spark import Claim, judged, race, ratio, running, session
 
 SLOTS, BOUND = 2, 1.1
-ROUNDS = {"uniform keys": 9, "tiny data": 25}  # what takes a twentieth of a second differs by a fifth from time to time
+ROUNDS = {"uniform keys": 9, "tiny data": 75}  # what takes a twentieth of a second differs by a fifth from time to time
 LARGE, TINY, BYTES, WORKERS = 2_000_000, 1000, 60, 16
 ASKED = f"repartition, {WORKERS} workers asked for"
 

@@ -28,7 +28,9 @@ from benchmarks.killing import CLUSTER, Kills, compared, disturbed, session
 from benchmarks.spark import Claim, judged
 from skewless.spark.checkpoint import Checkpoint
 
-ROWS, KEYS, EXPONENT = 300, 200, 1.3
+ROWS, KEYS, EXPONENT = 2400, 200, 1.3
+PASSING = 8  # of so many rows, one has a key that comes again; the others are many, so that states move in bulk
+PAIRED = 75  # rows of each of two streams
 SECONDS = 10  # of event time in a batch
 DRIFT = 5  # batches after which other keys are hot
 SIZES = (3, 6, 2)  # workers, in turn
@@ -70,17 +72,20 @@ def write_events(directory: Path, batches: int, seed: int) -> tuple[Counter[Any]
     watermark = 0  # milliseconds
     for number in range(batches):
         keys, values, times = batch_of(number, ROWS, seed)
+        keys = [f"passing {number}.{row}" if row % PASSING else key for row, key in enumerate(keys)]
         put(directory, number, {"k": keys, "v": values, "ts": times_of(times)})
         for key in sorted(set(states) - set(keys)):
             if timeouts[key] < watermark:
                 output[number, key, *states.pop(key)[:2], True] += 1
-        for key in sorted(set(keys)):
-            mine = [number for number, name in enumerate(keys) if name == key]
+        rows = defaultdict(list)
+        for row, key in enumerate(keys):
+            rows[key].append(row)
+        for key, mine in sorted(rows.items()):
             n, total, last = states.pop(key, (0, 0, []))
-            n, total = n + len(mine), total + sum(values[number] for number in mine)
+            n, total = n + len(mine), total + sum(values[row] for row in mine)
             output[number, key, n, total, False] += 1
             if n < FORGET:
-                states[key] = n, total, [*last, *(values[number] for number in mine)][-LAST:]
+                states[key] = n, total, [*last, *(values[row] for row in mine)][-LAST:]
                 timeouts[key] = times[mine[-1]] // 1000 + 1000 * IDLE
         watermark = times[-1] // 1000
     return output, states
@@ -130,7 +135,7 @@ def write_sides(directory: Path, batches: int, seed: int) -> Counter[Any]:
     times: list[dict[str, list[tuple[int, int]]]] = [defaultdict(list), defaultdict(list)]
     for number in range(batches):
         for side, names in enumerate((("k", "v", "ts"), ("k", "w", "at"))):
-            keys, values, stamps = batch_of(number, ROWS // 4, 2 * seed + side)
+            keys, values, stamps = batch_of(number, PAIRED, 2 * seed + side)
             put(directory / names[1], number, dict(zip(names, (keys, values, times_of(stamps)), strict=True)))
             for key, value, stamp in zip(keys, values, stamps, strict=True):
                 times[side][key].append((stamp, value))

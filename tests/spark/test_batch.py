@@ -139,6 +139,11 @@ def test_only_hot_keys_are_found_in_slots(n: int) -> None:
         assert not there or np.array_equal(keys[slots.numbers[at]], keys)
 
 
+def test_keys_that_are_no_hashes_are_refused() -> None:
+    with pytest.raises(ValueError, match="are not hashes"):
+        perfect(np.uint64(1) << np.arange(64, dtype=np.uint64))
+
+
 def test_repartition_keeps_rows_and_keys_and_balances(spark: SparkSession) -> None:
     df = skewed(spark, 20_000, 500, 0.9)
     balanced = sl.repartition(df, "k", n_workers=8)

@@ -118,10 +118,11 @@ def profiles(
     enough = ENOUGH if n_workers is None else min(ENOUGH, EACH * n_workers)
     shares = [one.portion(enough) if sample is None else sample for one in known]
     found = _measured(frames, shares, known, matching)
+    # Rows are guessed by bytes. A few less will do: to read everything again costs more than it brings.
     again = [
         number
         for number, share in enumerate(shares)
-        if sample is None and share < 1 and found[number].rows < enough / 2
+        if sample is None and share < 1 and found[number].rows < enough / 4
     ]
     for number in again:
         shares[number] = min(1.0, shares[number] * enough / max(found[number].rows, 1))

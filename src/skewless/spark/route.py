@@ -12,6 +12,8 @@ from pyspark.sql import functions as F
 from skewless.arrays import Keys
 from skewless.table import WHOLE, RoutingTable
 
+SPARSE = 1024  # slots a key; hashes need two at the most, as good as always
+
 
 class Slots(NamedTuple):
     """A perfect hash: every hot key has a slot of its own, and where that is takes one look-up.
@@ -29,12 +31,13 @@ class Slots(NamedTuple):
 def perfect(keys: Keys) -> Slots:
     """Slots for these keys, of which there is at least one."""
     size = 1 << max(1, int(keys.size - 1).bit_length())
-    while True:
+    while size <= SPARSE * keys.size:
         for shift in range(size.bit_length() - 2, 65 - size.bit_length()):
             found = _placed(keys, size, shift)
             if found is not None:
                 return found
         size *= 2
+    raise ValueError("the keys of this table are not hashes, as Spark's xxhash64 makes them of a row's key")
 
 
 def _placed(keys: Keys, size: int, shift: int) -> Slots | None:
