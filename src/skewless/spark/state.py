@@ -26,7 +26,7 @@ from skewless.spark.checkpoint import Checkpoint
 from skewless.spark.engine import Batch, Found
 from skewless.spark.groupstate import Clock, Timeout
 from skewless.spark.haste import hastening
-from skewless.spark.keys import column, fields_of, hashing, unused
+from skewless.spark.keys import column, fields_of, hashing, quoted, unused
 from skewless.spark.parallelism import parallelism
 from skewless.spark.processor import Processing
 from skewless.spark.profile import observed
@@ -41,6 +41,7 @@ INITIAL = "initial.json"  # the manifest that a query begins with
 FIRST = -1  # the version of that
 REPORTED = StructType([StructField(field.name, from_arrow_type(field.type)) for field in REPORT])
 SWEEP = 8  # batches after which files that nothing needs are looked for
+IN_TURN = 4  # tasks that are done in one slot, one after the other: each costs Spark about 25 milliseconds
 log = logging.getLogger(__name__)
 
 
@@ -78,9 +79,10 @@ class Stateful:
         watermark = state["watermark"] if state else EARLIEST
         late = state.get("late", watermark) if state else EARLIEST
         seen = Observation(f"seen {batch}")
-        routed, place = self._routed(df, table, late, seen)
         n, clock = table.n_workers, self.clock(self._begun(batch, store, files), max(watermark // 1000, 0))
-        task = self.task(store, manifest, table, batch, clock, place, df, files)
+        tasks = _tasks(df.sparkSession, n)
+        routed, place = self._routed(df, table, tasks, late, seen)
+        task = self.task(store, manifest, table, batch, clock, place, df, files, tasks)
         reports = _reports(routed.mapInArrow(task, REPORTED), n)
         facts = observed(seen)
         manifest = manifest.committed(store, batch, [Receipt.from_bytes(report["receipt"]) for report in reports])
@@ -119,6 +121,7 @@ class Stateful:
         place: str,
         df: DataFrame,
         files: Checkpoint,
+        tasks: int,
     ) -> Task:
         """The work on rows of `df`."""
         return Task(
@@ -135,6 +138,7 @@ class Stateful:
             arrow_schema(self.output),
             files.place(f"output/{version}"),
             f"skewless-{manifest.name}",
+            tasks,
         )
 
     def forget(self, state: dict[str, Any], files: Checkpoint) -> None:
@@ -158,16 +162,18 @@ class Stateful:
             files.forget("output", [batch])
         return int(known)
 
-    def _routed(self, df: DataFrame, table: RoutingTable, late: int, seen: Observation) -> tuple[DataFrame, str]:
-        """The rows on their workers, sorted by the places of their keys; and the name of the column of those."""
+    def _routed(
+        self, df: DataFrame, table: RoutingTable, tasks: int, late: int, seen: Observation
+    ) -> tuple[DataFrame, str]:
+        """The rows in so many tasks, sorted by the places of their keys; and the name of the column of those."""
         Share.of(table, 0)  # refuses split keys; and what it computes goes along to the tasks, which compile nothing
-        (place, number), n, key = unused(df, PLACE, WORKER), table.n_workers, hashing(df, self.keys)
+        (place, number), key = unused(df, PLACE, WORKER), hashing(df, self.keys)
         places, numbers = F.expr(f"xxhash64({key})").alias(place), worker(table, key).alias(number)
         rows = self._on_time(df, late, seen).select("*", places, numbers)
-        # One row without a key for each worker: keys may time out where no rows come.
+        # One row without a key for each task: keys may time out where no rows come.
         blank = [F.lit(None).cast(field.dataType) for field in rows.schema.fields[:-1]]
-        each = df.sparkSession.range(0, n, 1, 1).select(*blank, F.col("id").cast("int"))
-        routed = rows.union(each).repartitionById(n, column(number))
+        each = df.sparkSession.range(0, tasks, 1, 1).select(*blank, F.col("id").cast("int"))
+        routed = rows.union(each).repartitionById(tasks, F.expr(f"{quoted(number)} % {tasks}"))
         return routed.sortWithinPartitions(column(place)).drop(number), place
 
     def _on_time(self, df: DataFrame, until: int, seen: Observation) -> DataFrame:
@@ -204,7 +210,8 @@ def load(initial: DataFrame, operator: Stateful, files: Checkpoint) -> None:
     rows = rows.repartitionById(table.n_workers, column(number)).drop(number)
     if isinstance(function, Processing):
         begins = replace(operator, function=replace(function, is_initial=True))
-        task = begins.task(store, manifest, table, FIRST, begins.clock(int(time() * 1000), 0), place, initial, files)
+        clock, tasks = begins.clock(int(time() * 1000), 0), table.n_workers
+        task = begins.task(store, manifest, table, FIRST, clock, place, initial, files, tasks)
         rows = rows.sortWithinPartitions(column(place)).mapInArrow(task, REPORTED).select("receipt")
     else:
         rows = rows.mapInArrow(Loading(store, table, operator.keys, place, FIRST), "receipt binary")
@@ -250,6 +257,11 @@ def _store(state: dict[str, Any], files: Checkpoint) -> Store:
     return Store(files.place("state"), arrow_schema(key), arrow_schema(value))
 
 
+def _tasks(spark: SparkSession, n_workers: int) -> int:
+    """How many tasks work for so many workers: not more than the slots there are take in turn."""
+    return min(n_workers, IN_TURN * parallelism(spark))
+
+
 def _reports(tasks: DataFrame, n_workers: int) -> list[dict[str, Any]]:
     """What the tasks of a batch report, by worker; each reports once."""
     found = tasks.toArrow().to_pylist()
@@ -291,10 +303,8 @@ def _merge(spark: SparkSession, store: Store, segments: Sequence[Segment], table
                 yield pa.record_batch([pa.array([receipt.to_bytes()], pa.binary())], names=["receipt"])
 
     n = table.n_workers
-    return [
-        Receipt.from_bytes(bytes(row[0]))
-        for row in spark.range(0, n, 1, n).mapInArrow(part, "receipt binary").collect()
-    ]
+    parts = spark.range(0, n, 1, _tasks(spark, n)).mapInArrow(part, "receipt binary")
+    return [Receipt.from_bytes(bytes(row[0])) for row in parts.collect()]
 
 
 def _merged(files: Checkpoint, store: Store, manifest: Manifest) -> Manifest:

@@ -1,15 +1,14 @@
-"""What one task of a stateful batch does: its worker's rows by key, the user's function, and what it changed."""
+"""What one task of a stateful batch does: its workers' rows by key, the user's function, and what it changed."""
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import gettempdir
-from time import perf_counter
 from typing import Any, TypeAlias
 from uuid import uuid4
 
@@ -23,7 +22,7 @@ from pyspark import TaskContext
 from skewless.arrays import require
 from skewless.spark.groupstate import Clock, GroupState
 from skewless.spark.haste import hastening
-from skewless.store import Entry, HotCopy, Manifest, Places, Share, Store, Tally, Values, opened
+from skewless.store import Entry, HotCopy, Manifest, Places, Share, Store, Values, opened
 from skewless.store.codec import changing
 from skewless.store.files import naming, resolved
 from skewless.table import RoutingTable
@@ -38,7 +37,6 @@ REPORT = pa.schema(
         "expired": pa.int64(),  # keys that timed out
         "output": pa.string(),  # the file with the rows of output; NULL: there are none
         "read": pa.int64(),  # bytes of durable state
-        "seconds": pa.float64(),
         "receipt": pa.binary(),
         "places": pa.list_(pa.int64()),  # of the hottest keys
         "counts": pa.list_(pa.int64()),  # of their rows
@@ -57,7 +55,7 @@ class Lasting(ABC):
 
 @dataclass(frozen=True)
 class Task:
-    """The work of all tasks of a batch; each finds out which worker it is. What `mapInArrow` is given."""
+    """The work of all tasks of a batch; each finds out for which workers it is. What `mapInArrow` is given."""
 
     function: Function | Lasting
     in_pandas: bool
@@ -72,33 +70,47 @@ class Task:
     output: pa.Schema
     outputs: str  # the directory for files of it
     directory: str  # for hot copies, below the local disk
+    tasks: int  # how many there are; if there are fewer than workers, task i is for workers i, i + tasks, ...
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Rows, sorted by place, become rows in a file of output, and this report."""
+        """Rows, sorted by place, become rows in files of output, and a report for each worker."""
         hastening()()
-        began = perf_counter()
-        worker = TaskContext.get().partitionId()  # type: ignore[union-attr]  # there is one in a task
-        share, tally = Share.of(self.table, worker), Tally()
-        changes, rows, keys = Changes(self.store), 0, 0
-        written = Written(self.outputs, worker, self.output)
-        touched, counts = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
-        place = local_directory(self.directory, worker)
-        with opened(place, worker, self.store, self.manifest, share, tally) as copy, self._running() as function:
+        number = TaskContext.get().partitionId()  # type: ignore[union-attr]  # there is one in a task
+        with ExitStack() as opening, self._running() as function:
+            works = [self._begun(worker, opening) for worker in range(number, self.table.n_workers, self.tasks)]
             for chunk in whole_runs(batches, self.place):
-                groups = Groups.of(chunk, self.place, self.keys, self.store)
-                require(bool(share.has(groups.places).all()), f"rows came to worker {worker} that are not its own")
-                written.add(self._called(function, groups, copy, changes))
-                rows, keys = rows + chunk.num_rows, keys + groups.places.size
-                touched.append(groups.places)
-                counts.append(np.diff(groups.bounds))
-            had_rows = np.concatenate(touched)
-            late = self._expired(copy, had_rows)
-            written.add(self._timed_out(function, late, changes))
-            receipt = self.store.write(changes.table(), share, self.version, worker)
-        hottest = _hottest(had_rows, np.concatenate(counts), HOTTEST // self.table.n_workers + 1)
-        spent = perf_counter() - began
-        report = (worker, rows, keys, len(late), written.close(), tally.bytes, spent, receipt.to_bytes(), *hottest)
-        yield pa.RecordBatch.from_pylist([dict(zip(REPORT.names, report, strict=True))], REPORT)
+                places, found = chunk[self.place].to_numpy().view(np.uint64), 0
+                for work in works:
+                    mine = work.share.has(places)
+                    rows = chunk if mine.all() else chunk.filter(pa.array(mine))
+                    found += rows.num_rows
+                    if rows.num_rows:
+                        self._done(function, rows, work)
+                require(found == chunk.num_rows, f"rows came to task {number} that are not of its workers")
+            reports = [self._ended(function, work) for work in works]
+        yield pa.RecordBatch.from_pylist(reports, REPORT)
+
+    def _begun(self, worker: int, opening: ExitStack) -> Work:
+        share, place = Share.of(self.table, worker), local_directory(self.directory, worker)
+        copy = opening.enter_context(opened(place, worker, self.store, self.manifest, share))
+        return Work(worker, share, copy, Changes(self.store), Written(self.outputs, worker, self.output))
+
+    def _done(self, function: Function, rows: pa.Table, work: Work) -> None:
+        groups = Groups.of(rows, self.place, self.keys, self.store)
+        work.written.add(self._called(function, groups, work.copy, work.changes))
+        work.places.append(groups.places)
+        work.counts.append(np.diff(groups.bounds))
+
+    def _ended(self, function: Function, work: Work) -> dict[str, Any]:
+        places, counts = np.concatenate(work.places), np.concatenate(work.counts)
+        late = self._expired(work.copy, places)
+        work.written.add(self._timed_out(function, late, work.changes))
+        receipt = self.store.write(work.changes.table(), work.share, self.version, work.worker)
+        hottest = _hottest(places, counts, HOTTEST // self.table.n_workers + 1)
+        sizes = int(counts.sum()), places.size, len(late)
+        read = work.copy.tally.bytes
+        report = (work.worker, *sizes, work.written.close(), read, receipt.to_bytes(), *hottest)
+        return dict(zip(REPORT.names, report, strict=True))
 
     def _running(self) -> AbstractContextManager[Function]:
         return self.function.running() if isinstance(self.function, Lasting) else nullcontext(self.function)
@@ -174,6 +186,19 @@ class Task:
     def _named(self, names: list[str]) -> None:
         lacking = [name for name in self.output.names if name not in names]
         require(not lacking, f"the function's output lacks {', '.join(lacking)}; it has {', '.join(map(str, names))}")
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a task does for one of its workers."""
+
+    worker: int
+    share: Share
+    copy: HotCopy
+    changes: Changes
+    written: Written
+    places: list[Places] = field(default_factory=lambda: [np.empty(0, np.uint64)])  # of keys that had rows
+    counts: list[NDArray[np.int64]] = field(default_factory=lambda: [np.empty(0, np.int64)])  # of these rows
 
 
 class Written:
