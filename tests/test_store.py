@@ -408,6 +408,23 @@ def test_a_removal_outlasts_a_merge_that_leaves_out_the_snapshot(tmp_path: Path)
     assert whole.segments[0].rows == 9, "a snapshot has no removals"
 
 
+def test_a_copy_forgets_keys_that_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for those that came with many others: of these it has to know that they are gone."""
+    monkeypatch.setattr(hotcopy, "MANY", 5)
+    store, table = Store(str(tmp_path / "durable"), KEY, STATE), RoutingTable.hashed(1)
+    share, manifest = Share.of(table, 0), filled(store, table, 10)
+    came: dict[int, tuple[int | None, int | None]] = dict.fromkeys(range(100, 150), (1, None))
+    went: dict[int, tuple[int | None, int | None]] = dict.fromkeys([3, *came], (None, None))
+    for version, change in enumerate((came, went), start=2):
+        with opened(tmp_path, 0, store, manifest, share):
+            pass
+        receipt = store.write(changed(store, change), share, version, 0)
+        manifest = manifest.committed(store, version, [receipt])
+    with opened(tmp_path, 0, store, manifest, share) as copy:
+        assert sorted(known(copy.entries())) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+        assert copy._db.execute("select count(*) from state").fetchone() == (1,)
+
+
 def test_two_attempts_at_once_have_a_database_each(tmp_path: Path) -> None:
     store, table = Store(str(tmp_path / "durable"), KEY, STATE), RoutingTable.hashed(1)
     manifest, share = filled(store, table, 20), Share.of(table, 0)

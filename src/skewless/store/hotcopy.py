@@ -213,11 +213,20 @@ class HotCopy:
             return
         # In the order of the database: neighbours are written together.
         lines = self._lines(rows.take(pa.array(np.argsort(_signed(places_of(rows))))))
-        if self._bulk is None:  # it may have what is gone; only then the database has to say so
-            gone = [line[:2] for line in lines if _is_gone(line)]
-            self._db.executemany("delete from state where place = ? and key = ?", gone)
-            lines = [line for line in lines if not _is_gone(line)] if gone else lines
+        gone = [line for line in lines if _is_gone(line)]
+        if gone:
+            # Of what the file beside it has, the database says that it is gone; the rest it forgets.
+            beside = self._beside([line[0] for line in gone])
+            forgotten = [line[:2] for line in gone if line[0] not in beside]
+            self._db.executemany("delete from state where place = ? and key = ?", forgotten)
+            lines = [line for line in lines if not _is_gone(line) or line[0] in beside]
         self._db.executemany(_PUT, lines)
+
+    def _beside(self, places: list[int]) -> set[int]:
+        """Those of these places at which the file beside the database has something."""
+        if self._bulk is None:
+            return set()
+        return set(_signed(places_of(self._bulk.at(_unsigned(np.array(places, np.int64))))).tolist())
 
     def _lines(self, rows: pa.Table) -> list[Line]:
         keys = cast(list[str], self.store.key_codec.texts(rows["key"].combine_chunks()))
