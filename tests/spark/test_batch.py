@@ -427,6 +427,16 @@ def test_files_with_more_rows_than_they_look_like(spark: SparkSession, tmp_path:
     assert found.hottest() == [(("b",), rows * 2 // 3), (("a",), rows - rows * 2 // 3)]
 
 
+def test_a_sample_of_files_is_of_all_their_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """How many may come to the driver counts those of the sample, not those that are read for it."""
+    rows, place = 5 * ENOUGH, str(tmp_path / "sorted")
+    spark.range(0, rows, 1, 1).selectExpr(f"id DIV {rows // 10} AS k").write.parquet(place)
+    found = sl.profile(spark.read.parquet(place), "k", sample=0.1)
+    assert found.rows == pytest.approx(rows, rel=0.02)
+    assert found.histogram.counts == pytest.approx(rows / 10, rel=0.05)
+    assert found.histogram.keys.size == 10
+
+
 def test_workers_by_default(spark: SparkSession) -> None:
     """Two task slots, seven shuffle partitions."""
     assert [parallelism(spark, size) for size in (0, 2**26, 2**26 + 1, 2**40, inf)] == [2, 2, 3, 7, 7]

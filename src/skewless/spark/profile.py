@@ -204,23 +204,19 @@ def _measured(
     """What there is in each, or in a sample. One job does it, in which Spark works on all of them at the same time.
 
     If they are few, the hashes come here to be counted: Spark takes twice as long for its sketches of them. Where it
-    cannot be sure that they are few, no more than that come; if there are as many, it is Spark who counts after all.
+    cannot be sure that they are few, no more than some come; if there are more, it is Spark who counts after all.
     """
-    some = [df if share == 1 else _sample(df, share) for (df, _), share in zip(frames, shares, strict=True)]
-    hashes = [
-        rows.selectExpr(f"{hashing(df, keys)} AS hash", f"{any_null(keys)} AS is_null", f"{number} AS number")
-        for number, (rows, (df, keys)) in enumerate(zip(some, frames, strict=True))
-    ]
     few = 2 * ENOUGH * len(frames)
     is_sure = sum(one.most * share for one, share in zip(known, shares, strict=True)) <= few
     likely = sum(inf if one.grows else one.rows * share for one, share in zip(known, shares, strict=True))
     if is_sure or likely <= few / 2:
-        together = reduce(DataFrame.unionAll, hashes)
-        found = (together if is_sure else together.limit(few)).toArrow()
-        if is_sure or found.num_rows < few:
-            hash_of, is_null, number_of = (values.to_numpy() for values in found)
-            each = [number_of == number for number in range(len(frames))]
+        together = reduce(DataFrame.unionAll, _hashes(frames, shares, None if is_sure else few))
+        hash_of, is_null, part_of = (values.to_numpy() for values in together.toArrow())
+        parts, sizes = np.unique(part_of, return_counts=True)
+        if is_sure or (sizes < few // (parts // len(frames) + 1)).all():
+            each = [part_of % len(frames) == number for number in range(len(frames))]
             return [_counted(hash_of[own & ~(is_null & matching)], is_null[own]) for own in each]
+    hashes = _hashes(frames, shares)
     if matching:
         counted = F.when(~column("is_null"), column("hash")).alias("hash")
         hashes = [rows.select(counted, column("is_null")) for rows in hashes]
@@ -230,10 +226,29 @@ def _measured(
     return [_parsed(row.asDict()) for row in rows]
 
 
-def _sample(df: DataFrame, share: float) -> DataFrame:
-    """As df.sample, which takes a third longer: rows by the hash of their number."""
-    below = max(1, round(share * 2**32))
-    return df.where(f"shiftrightunsigned(xxhash64(monotonically_increasing_id()), 32) < {below}L")
+def _hashes(
+    frames: Sequence[tuple[DataFrame, tuple[str, ...]]], shares: Sequence[float], most: int | None = None
+) -> list[DataFrame]:
+    """Of a sample of each: the hash of the key, whether a column of it is NULL, and the part that the row is from.
+
+    Parts are the tasks of the first frame, of the second and so on: number t of frame f is t times the frames, and f.
+
+    most: task t stops after 1 / (t + 1) of so many rows, which does for all where tasks have the same. With `limit`,
+        all rows would have to come together in one task first, which takes as long as to find them.
+    """
+    found = []
+    for number, ((df, keys), share) in enumerate(zip(frames, shares, strict=True)):
+        # As df.sample, which takes a third longer: rows by the hash of their number.
+        below = max(1, round(share * 2**32))
+        wanted = [f"shiftrightunsigned(xxhash64(monotonically_increasing_id()), 32) < {below}L"] if share < 1 else []
+        if most is not None:
+            # This one numbers the rows that come so far. In its upper bits is the task, in the others the row.
+            row = f"(monotonically_increasing_id() & {2**33 - 1}L)"
+            wanted.append(f"{row} < {most}L DIV (spark_partition_id() + 1)")
+        rows = df.where(" AND ".join(wanted)) if wanted else df
+        part = f"spark_partition_id() * {len(frames)} + {number} AS part"
+        found.append(rows.selectExpr(f"{hashing(df, keys)} AS hash", f"{any_null(keys)} AS is_null", part))
+    return found
 
 
 def _counted(hashes: NDArray[np.int64], is_null: NDArray[np.bool_]) -> Counts:
