@@ -11,7 +11,7 @@ from skewless.arrays import require, whole
 from skewless.spark.batch import WORKER, checksums, little, workers_for
 from skewless.spark.grids import KEEPS, Counted, Grids, gridded
 from skewless.spark.keys import any_null, column, fields_of, hashing, quoted, unused
-from skewless.spark.profile import explained, profiles, reads
+from skewless.spark.profile import PHYSICAL, explained, profiles, read_by, reads
 from skewless.spark.route import constant, element, is_hot, perfect, slot_of, working
 
 How = Literal["inner", "left", "right", "full", "semi", "anti"]
@@ -47,9 +47,12 @@ def join(
     require(types[0] == types[1], f"both sides have keys of the same types, not {types[0]} and {types[1]}: cast one")
     if n_workers is not None:
         whole("n_workers", n_workers, 1)
-    plain, known = left.join(right, list(names), kind), [reads(side) for side in (left, right)]
-    if (n_workers is None and little(known, native=False)) or "Broadcast" in explained(plain):
+    plain = left.join(right, list(names), kind)
+    plan = explained(plain, "cost")
+    is_little = n_workers is None and little([read_by(plan)], native=False)
+    if is_little or "Broadcast" in plan.partition(PHYSICAL)[2]:
         return plain
+    known = [reads(side) for side in (left, right)]
     workers = workers_for(left, n_workers, known)
     # Those with a NULL apart: they match nothing.
     found = profiles([(left, names), (right, names)], None, matching=True, known=known)
