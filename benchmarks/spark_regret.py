@@ -19,8 +19,8 @@ import skewless.spark as sl
 from benchmarks.spark import Claim, judged, race, ratio, running, session
 
 SLOTS, BOUND = 2, 1.1
-# What takes a twentieth of a second differs by a fifth from time to time. In 9 rounds of a third of a second each, what is
-# left to Spark was 1.13.
+# What takes a twentieth of a second differs by a fifth from time to time. In 9 rounds of a third of a second each, what
+# is left to Spark was 1.13.
 ROUNDS = {"uniform keys": 21, "tiny data": 75}
 LARGE, TINY, BYTES, WORKERS = 2_000_000, 1000, 60, 16
 
