@@ -240,7 +240,7 @@ def _hashes(
     Parts are the tasks of the first frame, of the second and so on: number t of frame f is t times the frames, and f.
 
     most: task t stops after 1 / (t + 1) of so many rows, which does for all where tasks have the same. With `limit`,
-        all rows would have to come together in one task first, which takes as long as to find them.
+        all rows would have to come together in one task first, and it would take a third longer.
     """
     found = []
     for number, ((df, keys), share) in enumerate(zip(frames, shares, strict=True)):
