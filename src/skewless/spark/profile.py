@@ -218,8 +218,8 @@ def _measured(
     if is_sure or likely <= few / 2:
         together = reduce(DataFrame.unionAll, _hashes(frames, shares, None if is_sure else few))
         hash_of, is_null, part_of = (values.to_numpy() for values in together.toArrow())
-        parts, sizes = np.unique(part_of, return_counts=True)
-        if is_sure or (sizes < few // (parts // len(frames) + 1)).all():
+        sizes = np.bincount(part_of)
+        if is_sure or (sizes < few // (np.arange(sizes.size) // len(frames) + 1)).all():
             each = [part_of % len(frames) == number for number in range(len(frames))]
             return [_counted(hash_of[own & ~(is_null & matching)], is_null[own]) for own in each]
     hashes = _hashes(frames, shares)
