@@ -6,6 +6,7 @@ import datetime as dt
 import re
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from decimal import Decimal
 from math import inf, isinf
 from pathlib import Path
@@ -26,7 +27,7 @@ from skewless.spark.batch import routed
 from skewless.spark.keys import hashed, hashing
 from skewless.spark.parallelism import parallelism
 from skewless.spark.profile import ENOUGH, explained, hash_straggler, reads
-from skewless.spark.route import perfect, worker
+from skewless.spark.route import packed, perfect, worker
 
 # In one process, whatever the number of those: a Spark takes long to start.
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
@@ -126,22 +127,42 @@ def test_rows_of_split_keys_go_where_the_table_says(spark: SparkSession) -> None
     df.unpersist()
 
 
-@pytest.mark.parametrize("n", [1, 2, 50, 3000])
-def test_only_hot_keys_are_found_in_slots(n: int) -> None:
-    """Whatever is looked for: other keys, 0, and all ones."""
+@pytest.mark.parametrize("n", [0, 1, 2, 50, 3000])
+def test_only_hot_keys_are_found_in_slots(spark: SparkSession, n: int) -> None:
+    """Whatever is looked for: other keys, 0, all ones, and keys that differ from a hot one in a bit, or by its slot."""
     keys = np.sort(streams.as_keys(np.arange(n)))
-    slots = perfect(keys)
-    others = np.append(streams.as_keys(np.arange(n, n + 20_000)), np.array([0, 2**64 - 1], np.uint64))
+    values = np.arange(n) % 7
+    slots = perfect(keys, values, 7)
+    alike = [keys[:20] ^ np.uint64(1 << bit) for bit in range(64)]
+    corners = np.array([0, 2**64 - 1, 2**64 - slots.entries.size], np.uint64)
+    others = np.concatenate((streams.as_keys(np.arange(n, n + 20_000)), *alike, corners))
     for probes, there in ((keys, True), (np.setdiff1d(others, keys), False)):
-        flips = slots.flips[(probes & np.uint64(slots.flips.size - 1)).astype(np.int64)]
-        at = ((probes >> np.uint64(slots.shift)).astype(np.int64) ^ flips) & (slots.keys.size - 1)
-        assert ((slots.keys[at] == probes.view(np.int64)) == there).all()
-        assert not there or np.array_equal(keys[slots.numbers[at]], keys)
+        rows = spark.createDataFrame(pd.DataFrame({"h": probes.view(np.int64)}), "h long").cache()
+        data = frame(rows.select("h", F.expr(slots.found("h")).alias("found")))
+        assert (data["found"] >= 14).all() if not there else data["found"].tolist() == values.tolist()
+        rows.unpersist()
 
 
 def test_keys_that_are_no_hashes_are_refused() -> None:
     with pytest.raises(ValueError, match="are not hashes"):
-        perfect(np.uint64(1) << np.arange(64, dtype=np.uint64))
+        perfect(np.uint64(1) << np.arange(64, dtype=np.uint64), np.zeros(64, np.int64), 1)
+
+
+@pytest.mark.parametrize("largest", [0, 15, 16, 255, 256, 65_535, 65_536, 2**31 - 1])
+def test_packed_numbers_are_what_they_were(spark: SparkSession, largest: int) -> None:
+    values = np.append(streams.as_keys(np.arange(36)) % np.uint64(largest + 1), largest).astype(np.int64)
+    found = frame(spark.range(values.size).select("id", F.expr(packed(values, "id")))).sort_values("id")
+    assert found.iloc[:, 1].tolist() == values.tolist()
+
+
+def test_a_table_with_hosts_of_its_own_routes_natively(spark: SparkSession) -> None:
+    df = skewed(spark).select(hashed(skewed(spark), ["k"]).alias("h"))
+    plain = RoutingTable.hashed(300)
+    table = replace(plain, hosts=plain.hosts[::-1].copy())
+    hot = table.placing(streams.as_keys(np.array(["key 1"])), np.arange(2), np.array([299], np.int32), np.ones(1))
+    for one in (plain, table, hot):
+        data = frame(df.select("h", worker(one, "h")))
+        assert data.iloc[:, 1].tolist() == one.route(data["h"].to_numpy().view(np.uint64)).tolist()
 
 
 def test_repartition_keeps_rows_and_keys_and_balances(spark: SparkSession) -> None:

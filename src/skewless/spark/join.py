@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
+import numpy as np
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -12,7 +13,7 @@ from skewless.spark.batch import WORKER, checksums, little, workers_for
 from skewless.spark.grids import KEEPS, Counted, Grids, gridded
 from skewless.spark.keys import any_null, column, fields_of, hashing, quoted, unused
 from skewless.spark.profile import PHYSICAL, explained, profiles, read_by, reads
-from skewless.spark.route import constant, element, is_hot, perfect, slot_of, working
+from skewless.spark.route import constant, element, perfect, working
 
 How = Literal["inner", "left", "right", "full", "semi", "anti"]
 _NAMES = {
@@ -85,7 +86,12 @@ def join(
 
 
 def _is_hot(side: DataFrame, names: tuple[str, ...], grids: Grids) -> Column:
-    return F.expr(is_hot(perfect(grids.keys), hashing(side, names)))
+    return F.expr(f"{_number(side, names, grids)} < {grids.keys.size}L")
+
+
+def _number(side: DataFrame, names: tuple[str, ...], grids: Grids) -> str:
+    """Which of the hot keys that of a row is, in SQL; if none of them, more than there are."""
+    return perfect(grids.keys, np.arange(grids.keys.size), grids.keys.size).found(hashing(side, names))
 
 
 def _without_repeats(side: DataFrame, names: tuple[str, ...], grids: Grids) -> DataFrame:
@@ -109,21 +115,20 @@ def placed(
     side: DataFrame, names: tuple[str, ...], grids: Grids, into: str, is_left: bool, ghost: str | None
 ) -> DataFrame:
     """The rows of a side on their workers; those of hot keys in all cells that they must be in."""
-    key, slots = hashing(side, names), perfect(grids.keys)
-    slot, n_workers = slot_of(slots, key), grids.table.n_workers
+    number, n_workers = _number(side, names, grids), grids.table.n_workers
     coin = "shiftrightunsigned(xxhash64(monotonically_increasing_id()), 32)"
     anywhere = f"array(int(shiftrightunsigned({coin} * {n_workers}, 32)))"
     own, other = (grids.rows, grids.columns) if is_left else (grids.columns, grids.rows)
     cells = grids.workers if is_left else grids.transposed
-    mine = f"shiftrightunsigned({coin} * {element(own[slots.numbers], slot, 'bigint')}, 32)"
-    width = element(other[slots.numbers], slot, "bigint")
-    start = f"{element(grids.starts[:-1][slots.numbers], slot, 'bigint')} + {mine} * {width}"
-    hot = is_hot(slots, key)
+    mine = f"shiftrightunsigned({coin} * {element(own, number, 'bigint')}, 32)"
+    width = element(other, number, "bigint")
+    start = f"{element(grids.starts[:-1], number, 'bigint')} + {mine} * {width}"
+    hot = f"{number} < {grids.keys.size}L"
     # What matches nothing may be anywhere: everywhere alike. That is a NULL, and a hot key that only one side has.
     matchless = any_null(names)
     if ghost is not None:
         matchless += f" OR ({hot} AND NOT {quoted(ghost)})"
     places = f"""CASE WHEN {matchless} THEN {anywhere}
         WHEN {hot} THEN slice({constant(cells)}, int({start} + 1), int({width}))
-        ELSE array({working(grids.table, key)}) END"""
+        ELSE array({working(grids.table, hashing(side, names))}) END"""
     return side.select("*", F.explode(F.expr(places)).alias(into)).repartitionById(n_workers, column(into))

@@ -12,59 +12,73 @@ from pyspark.sql import functions as F
 from skewless.arrays import Keys
 from skewless.table import WHOLE, RoutingTable
 
-SPARSE = 1024  # slots a key; hashes need two at the most, as good as always
+SPARSE = 1024  # slots a key; hashes need four at the most, as good as always
+CROWDED = 8  # slots a group
+NEAR = 256  # slots among which a key finds its own
+NOTHING = -1  # stands in a slot that no key has
 
 
 class Slots(NamedTuple):
-    """A perfect hash: every hot key has a slot of its own, and where that is takes one look-up.
+    """A perfect hash: what is known of a hot key stands in a slot of its own, and where that is takes one look-up.
 
-    The slot of a key are some bits of its hash, other ones flipped in each group; groups go by its last bits. What to
-    flip was found so that no two hot keys meet, with few more slots than keys: Spark prints constants again and again.
+    The slot of a key are the last bits of its hash, some of them flipped, other ones in each group; groups go by bits
+    above. What to flip was found so that no two hot keys meet. Slot and group say what the last bits of a key are, so
+    that in their place there is room for its value.
     """
 
-    shift: int  # to the bits that make a slot
+    shift: int  # to the bits that make a group
     flips: NDArray[np.int64]  # by group
-    keys: NDArray[np.int64]  # by slot
-    numbers: NDArray[np.int64]  # by slot: which of the hot keys
+    entries: NDArray[np.int64]  # by slot: the upper bits of a key, then twice its value
+    limit: int  # above the values
+
+    def found(self, key: str) -> str:
+        """The value of a key, in SQL: 2 x limit or more if it is not one of these.
+
+        Not an `if`: Spark computes anew in each branch what it had for the condition.
+        """
+        last = self.entries.size - 1
+        flip = packed(self.flips, f"shiftrightunsigned({key}, {self.shift}) & {self.flips.size - 1}L")
+        entry = element(self.entries, f"({key} & {last}L) ^ {flip}", "bigint")
+        return f"shiftrightunsigned({entry} ^ ({key} & {~last}L), 1)"
 
 
-def perfect(keys: Keys) -> Slots:
-    """Slots for these keys, of which there is at least one."""
-    size = 1 << max(1, int(keys.size - 1).bit_length())
-    while size <= SPARSE * keys.size:
-        for shift in range(size.bit_length() - 2, 65 - size.bit_length()):
-            found = _placed(keys, size, shift)
-            if found is not None:
-                return found
+def perfect(keys: Keys, values: NDArray[np.int64] | NDArray[np.int32], limit: int) -> Slots:
+    """Slots for these keys, each with a value from 0 to below the limit."""
+    size = 1 << max(2 * keys.size - 1, 4 * limit + 1).bit_length()
+    most = SPARSE * max(keys.size, limit)
+    while size <= most:
+        for shift in range(size.bit_length() - 1, 65 - max(1, size // CROWDED).bit_length()):
+            flips = _flips(keys, size, shift)
+            if flips is not None:
+                group = (keys >> np.uint64(shift)).astype(np.int64) & (flips.size - 1)
+                last = np.uint64(size - 1)
+                entries = np.full(size, NOTHING, np.int64)
+                twice = values.astype(np.uint64) << np.uint64(1)
+                entries[(keys & last).astype(np.int64) ^ flips[group]] = ((keys & ~last) | twice).view(np.int64)
+                return Slots(shift, flips, entries, limit)
         size *= 2
     raise ValueError("the keys of this table are not hashes, as Spark's xxhash64 makes them of a row's key")
 
 
-def _placed(keys: Keys, size: int, shift: int) -> Slots | None:
-    """Slots by these bits, if no keys of a group have the same and all groups find room, the largest first."""
-    group = (keys & np.uint64(size // 2 - 1)).astype(np.int64)
-    bits = (keys >> np.uint64(shift)).astype(np.int64) & (size - 1)
+def _flips(keys: Keys, size: int, shift: int) -> NDArray[np.int64] | None:
+    """What to flip in each group by these bits, if all groups find room, the largest first."""
+    flips, taken = np.zeros(size // CROWDED, np.int64), np.zeros(size, np.bool_)
+    group = (keys >> np.uint64(shift)).astype(np.int64) & (flips.size - 1)
+    bits = (keys & np.uint64(size - 1)).astype(np.int64)
     if np.unique(group * size + bits).size < keys.size:
         return None
-    flips, owner = np.zeros(size // 2, np.int64), np.full(size, -1, np.int64)
     order = np.argsort(group, kind="stable")
     numbers, starts, counts = np.unique(group[order], return_index=True, return_counts=True)
-    several = counts > 1
-    for number, start, count in sorted(
-        zip(numbers[several], starts[several], counts[several], strict=True), key=lambda entry: -entry[2]
-    ):
-        members = order[start : start + count]
-        fits = (owner[bits[members, None] ^ np.arange(size)] < 0).all(axis=0)
+    near = np.arange(min(size, NEAR))
+    for largest in np.argsort(-counts, kind="stable").tolist():
+        members = bits[order[starts[largest] : starts[largest] + counts[largest]]]
+        fits = ~taken[members[:, None] ^ near].any(axis=0)
         if not fits.any():
             return None
-        flips[number] = fits.argmax()
-        owner[bits[members] ^ flips[number]] = members
-    alone = order[starts[~several]]  # any slot will do
-    free = np.flatnonzero(owner < 0)[: alone.size]
-    flips[group[alone]], owner[free] = bits[alone] ^ free, alone
-    # In a free slot stands a key that is looked for in its own slot only: nothing is found there.
-    numbers = np.maximum(owner, 0)
-    return Slots(shift, flips, keys.view(np.int64)[numbers], numbers)
+        flip = int(fits.argmax())
+        flips[numbers[largest]] = flip
+        taken[members ^ flip] = True
+    return flips
 
 
 def worker(table: RoutingTable, key: str, ordinal: str | None = None) -> Column:
@@ -78,38 +92,51 @@ def worker(table: RoutingTable, key: str, ordinal: str | None = None) -> Column:
 
 def working(table: RoutingTable, key: str, ordinal: str | None = None) -> str:
     """The same in SQL."""
-    host = f"(xxhash64({key}) & {table.hosts.size - 1}L)"
-    tail = element(table.hosts, host)
+    n_workers, tail = table.n_workers, _of_host(table, f"(xxhash64({key}) & {table.hosts.size - 1}L)")
     if table.keys.size == 0:
-        return tail
-    slots = perfect(table.keys)
-    slot = slot_of(slots, key)
+        return f"int({tail})"
+    lengths = np.diff(table.starts)
     if not table.splits_keys:
-        # One look-up after the decision, not one in each branch: then Spark computes the slot once.
-        places = np.concatenate((table.workers[table.starts[slots.numbers]], table.hosts))
-        return element(places, f"if({is_hot(slots, key)}, {slot}, {slots.keys.size} + {host})")
+        # Without a branch: which keys are hot cannot be foretold, and the processor would be wrong for many rows.
+        found = perfect(table.keys, table.workers, n_workers).found(key)
+        return f"int(least({found}, {tail} + {n_workers}L) % {n_workers}L)"
     if ordinal is None:
         raise ValueError("this table splits keys: which part a row goes to needs an ordinal")
+    # Of a whole key its worker is known, and of a split one its number among the split ones, from n_workers on.
+    split = lengths > 1
+    values = np.where(split, n_workers + np.cumsum(split) - 1, table.workers[table.starts[:-1]])
+    slots = perfect(table.keys, values, n_workers + int(split.sum()))
+    found = slots.found(key)
     accept, aliases = table.alias
-    starts, lengths = table.starts[slots.numbers], np.diff(table.starts)[slots.numbers]
-    coin = f"xxhash64({ordinal})"
+    number, coin = f"{found} - {n_workers}L", f"xxhash64({ordinal})"
     # The upper half of the coin times the number of parts, without its lower half: below that number.
-    upper = f"shiftrightunsigned({coin}, 32) * {element(lengths, slot, 'bigint')}"
-    part = f"({element(starts, slot, 'bigint')} + shiftrightunsigned({upper}, 32))"
+    upper = f"shiftrightunsigned({coin}, 32) * {element(lengths[split], number, 'bigint')}"
+    part = f"({element(table.starts[:-1][split], number, 'bigint')} + shiftrightunsigned({upper}, 32))"
     own = f"({coin} & {WHOLE - 1}L) < {element(accept, part, 'bigint')}"
     place = f"CASE WHEN {own} THEN {element(table.workers, part)} ELSE {element(aliases, part)} END"
-    return f"CASE WHEN {is_hot(slots, key)} THEN {place} ELSE {tail} END"
+    hot = f"CASE WHEN {found} < {n_workers}L THEN int({found}) ELSE {place} END"
+    return f"CASE WHEN {found} < {slots.limit}L THEN {hot} ELSE int({tail}) END"
 
 
-def is_hot(slots: Slots, key: str) -> str:
-    """Whether a key is one of the hot ones."""
-    return f"{element(slots.keys, slot_of(slots, key), 'bigint')} = {key}"
+def _of_host(table: RoutingTable, host: str) -> str:
+    """The worker of a host."""
+    if np.array_equal(table.hosts, table.hashed(table.n_workers).hosts):
+        return f"shiftright({host} * {table.n_workers}L, {table.hosts.size.bit_length() - 1})"
+    return packed(table.hosts, host)
 
 
-def slot_of(slots: Slots, key: str) -> str:
-    """The slot in which a key is, if it is one of the hot ones."""
-    flip = element(slots.flips, f"{key} & {slots.flips.size - 1}L")
-    return f"((shiftrightunsigned({key}, {slots.shift}) ^ {flip}) & {slots.keys.size - 1}L)"
+def packed(values: NDArray[np.int64] | NDArray[np.int32], index: str) -> str:
+    """An element of a constant array of small numbers, several of which stand in each bigint.
+
+    Spark prints constants again and again, and boxes them, so that each is in another place of memory.
+    """
+    bits = next(bits for bits in (4, 8, 16, 32) if int(values.max()) < 1 << bits)
+    each = 64 // bits
+    parts = np.zeros((-(-values.size // each), each), np.uint64)
+    parts.flat[: values.size] = values
+    words = np.bitwise_or.reduce(parts << (bits * np.arange(each, dtype=np.uint64)), axis=1)
+    word = element(words.view(np.int64), f"shiftright({index}, {each.bit_length() - 1})", "bigint")
+    return f"(shiftrightunsigned({word}, int({index} & {each - 1}L) * {bits}) & {(1 << bits) - 1}L)"
 
 
 def element(values: NDArray[np.int64] | NDArray[np.int32], index: str, kind: str = "int") -> str:
