@@ -65,6 +65,17 @@ def test_joins_with_nothing_and_with_itself(spark: SparkSession, unbroadcast: No
         assert rows(sl.join(left, right, ["a.k"], how, n_workers=3)) == rows(left.join(right, ["a.k"], how))
 
 
+@pytest.mark.parametrize("how", ["left", "full", "anti"])
+def test_nulls_are_spread_where_no_key_is_hot(spark: SparkSession, unbroadcast: None, how: str) -> None:
+    keys = [f"key {n}" for n in range(400)]
+    data = pd.DataFrame({"k": [*keys, *[None] * 1200], "v": np.arange(1600)})
+    left = spark.createDataFrame(data, "k string, v long").repartition(3)
+    right = spark.createDataFrame(pd.DataFrame({"k": [*keys[200:], "other"], "w": 1}), "k string, w int")
+    ours, plain = sl.join(left, right, "k", how, n_workers=4), left.join(right, "k", how)
+    assert rows(ours) == rows(plain)
+    assert "shufflepartitionidpassthrough" in explained(ours)
+
+
 def twin(key: tuple[str, int], other: str) -> tuple[str, int]:
     """Another key with the same hash: of its number, the last steps of XXH64 are taken back."""
     whole, primes = 2**64, (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x27D4EB2F165667C5)

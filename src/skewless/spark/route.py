@@ -29,13 +29,9 @@ class Slots(NamedTuple):
     shift: int  # to the bits that make a group
     flips: NDArray[np.int64]  # by group
     entries: NDArray[np.int64]  # by slot: the upper bits of a key, then twice its value
-    limit: int  # above the values
 
     def found(self, key: str) -> str:
-        """The value of a key, in SQL: 2 x limit or more if it is not one of these.
-
-        Not an `if`: Spark computes anew in each branch what it had for the condition.
-        """
+        """The value of a key, in SQL: twice the limit or more if it is not one of these."""
         last = self.entries.size - 1
         flip = packed(self.flips, f"shiftrightunsigned({key}, {self.shift}) & {self.flips.size - 1}L")
         entry = element(self.entries, f"({key} & {last}L) ^ {flip}", "bigint")
@@ -44,29 +40,28 @@ class Slots(NamedTuple):
 
 def perfect(keys: Keys, values: NDArray[np.int64] | NDArray[np.int32], limit: int) -> Slots:
     """Slots for these keys, each with a value from 0 to below the limit."""
-    size = 1 << max(2 * keys.size - 1, 4 * limit + 1).bit_length()
-    most = SPARSE * max(keys.size, limit)
+    size = 1 << max(2 * keys.size - 1, 4 * limit + 1, CROWDED - 1).bit_length()
+    most = SPARSE * max(keys.size, limit, 1)
     while size <= most:
-        for shift in range(size.bit_length() - 1, 65 - max(1, size // CROWDED).bit_length()):
-            flips = _flips(keys, size, shift)
-            if flips is not None:
-                group = (keys >> np.uint64(shift)).astype(np.int64) & (flips.size - 1)
-                last = np.uint64(size - 1)
+        for shift in range(size.bit_length() - 1, 65 - (size // CROWDED).bit_length()):
+            flips, slots = _arranged(keys, size, shift)
+            if slots.size == keys.size:
                 entries = np.full(size, NOTHING, np.int64)
-                twice = values.astype(np.uint64) << np.uint64(1)
-                entries[(keys & last).astype(np.int64) ^ flips[group]] = ((keys & ~last) | twice).view(np.int64)
-                return Slots(shift, flips, entries, limit)
+                upper, twice = keys & ~np.uint64(size - 1), values.astype(np.uint64) << np.uint64(1)
+                entries[slots] = (upper | twice).view(np.int64)
+                return Slots(shift, flips, entries)
         size *= 2
     raise ValueError("the keys of this table are not hashes, as Spark's xxhash64 makes them of a row's key")
 
 
-def _flips(keys: Keys, size: int, shift: int) -> NDArray[np.int64] | None:
-    """What to flip in each group by these bits, if all groups find room, the largest first."""
+def _arranged(keys: Keys, size: int, shift: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """What to flip in each group, and the slots of the keys; none if not all groups find room, the largest first."""
     flips, taken = np.zeros(size // CROWDED, np.int64), np.zeros(size, np.bool_)
     group = (keys >> np.uint64(shift)).astype(np.int64) & (flips.size - 1)
     bits = (keys & np.uint64(size - 1)).astype(np.int64)
+    none = np.empty(0, np.int64)
     if np.unique(group * size + bits).size < keys.size:
-        return None
+        return flips, none
     order = np.argsort(group, kind="stable")
     numbers, starts, counts = np.unique(group[order], return_index=True, return_counts=True)
     near = np.arange(min(size, NEAR))
@@ -74,11 +69,10 @@ def _flips(keys: Keys, size: int, shift: int) -> NDArray[np.int64] | None:
         members = bits[order[starts[largest] : starts[largest] + counts[largest]]]
         fits = ~taken[members[:, None] ^ near].any(axis=0)
         if not fits.any():
-            return None
-        flip = int(fits.argmax())
-        flips[numbers[largest]] = flip
-        taken[members ^ flip] = True
-    return flips
+            return flips, none
+        flips[numbers[largest]] = fits.argmax()
+        taken[members ^ fits.argmax()] = True
+    return flips, bits ^ flips[group]
 
 
 def worker(table: RoutingTable, key: str, ordinal: str | None = None) -> Column:
@@ -92,21 +86,22 @@ def worker(table: RoutingTable, key: str, ordinal: str | None = None) -> Column:
 
 def working(table: RoutingTable, key: str, ordinal: str | None = None) -> str:
     """The same in SQL."""
-    n_workers, tail = table.n_workers, _of_host(table, f"(xxhash64({key}) & {table.hosts.size - 1}L)")
+    n_workers = table.n_workers
+    tail = _of_host(table, f"(xxhash64({key}) & {table.hosts.size - 1}L)")
     if table.keys.size == 0:
         return f"int({tail})"
-    lengths = np.diff(table.starts)
     if not table.splits_keys:
-        # Without a branch: which keys are hot cannot be foretold, and the processor would be wrong for many rows.
+        # Not an `if`: Spark would look a hot key up once for the condition, and once more for its worker.
         found = perfect(table.keys, table.workers, n_workers).found(key)
         return f"int(least({found}, {tail} + {n_workers}L) % {n_workers}L)"
     if ordinal is None:
         raise ValueError("this table splits keys: which part a row goes to needs an ordinal")
     # Of a whole key its worker is known, and of a split one its number among the split ones, from n_workers on.
+    lengths = np.diff(table.starts)
     split = lengths > 1
     values = np.where(split, n_workers + np.cumsum(split) - 1, table.workers[table.starts[:-1]])
-    slots = perfect(table.keys, values, n_workers + int(split.sum()))
-    found = slots.found(key)
+    limit = n_workers + int(split.sum())
+    found = perfect(table.keys, values, limit).found(key)
     accept, aliases = table.alias
     number, coin = f"{found} - {n_workers}L", f"xxhash64({ordinal})"
     # The upper half of the coin times the number of parts, without its lower half: below that number.
@@ -115,7 +110,7 @@ def working(table: RoutingTable, key: str, ordinal: str | None = None) -> str:
     own = f"({coin} & {WHOLE - 1}L) < {element(accept, part, 'bigint')}"
     place = f"CASE WHEN {own} THEN {element(table.workers, part)} ELSE {element(aliases, part)} END"
     hot = f"CASE WHEN {found} < {n_workers}L THEN int({found}) ELSE {place} END"
-    return f"CASE WHEN {found} < {slots.limit}L THEN {hot} ELSE int({tail}) END"
+    return f"CASE WHEN {found} < {limit}L THEN {hot} ELSE int({tail}) END"
 
 
 def _of_host(table: RoutingTable, host: str) -> str:
