@@ -85,13 +85,14 @@ def join(
     return joined.where(seen).drop(*ghosts)
 
 
+def _number(side: DataFrame, names: tuple[str, ...], grids: Grids) -> Column:
+    """Which of the hot keys that of a row is; if none of them, more than there are."""
+    slots = perfect(grids.keys, np.arange(grids.keys.size), grids.keys.size)
+    return F.expr(slots.found(hashing(side, names)))
+
+
 def _is_hot(side: DataFrame, names: tuple[str, ...], grids: Grids) -> Column:
-    return F.expr(f"{_number(side, names, grids)} < {grids.keys.size}L")
-
-
-def _number(side: DataFrame, names: tuple[str, ...], grids: Grids) -> str:
-    """Which of the hot keys that of a row is, in SQL; if none of them, more than there are."""
-    return perfect(grids.keys, np.arange(grids.keys.size), grids.keys.size).found(hashing(side, names))
+    return _number(side, names, grids) < grids.keys.size
 
 
 def _without_repeats(side: DataFrame, names: tuple[str, ...], grids: Grids) -> DataFrame:
@@ -115,7 +116,9 @@ def placed(
     side: DataFrame, names: tuple[str, ...], grids: Grids, into: str, is_left: bool, ghost: str | None
 ) -> DataFrame:
     """The rows of a side on their workers; those of hot keys in all cells that they must be in."""
-    number, n_workers = _number(side, names, grids), grids.table.n_workers
+    # A column: in an expression, every mention of it would look the key up again.
+    (numbers,) = unused(side, "number", besides=[into])
+    number, n_workers = quoted(numbers), grids.table.n_workers
     coin = "shiftrightunsigned(xxhash64(monotonically_increasing_id()), 32)"
     anywhere = f"array(int(shiftrightunsigned({coin} * {n_workers}, 32)))"
     own, other = (grids.rows, grids.columns) if is_left else (grids.columns, grids.rows)
@@ -131,4 +134,6 @@ def placed(
     places = f"""CASE WHEN {matchless} THEN {anywhere}
         WHEN {hot} THEN slice({constant(cells)}, int({start} + 1), int({width}))
         ELSE array({working(grids.table, hashing(side, names))}) END"""
-    return side.select("*", F.explode(F.expr(places)).alias(into)).repartitionById(n_workers, column(into))
+    rows = side.select("*", _number(side, names, grids).alias(numbers))
+    rows = rows.select("*", F.explode(F.expr(places)).alias(into)).drop(numbers)
+    return rows.repartitionById(n_workers, column(into))
