@@ -24,10 +24,10 @@ import skewless.spark as sl
 from skewless import RoutingTable, streams
 from skewless.histogram import Histogram
 from skewless.spark.batch import routed
-from skewless.spark.keys import hashed, hashing
+from skewless.spark.keys import hashed
 from skewless.spark.parallelism import parallelism
 from skewless.spark.profile import ENOUGH, explained, hash_straggler, reads
-from skewless.spark.route import packed, perfect, worker
+from skewless.spark.route import numbered, packed, perfect, sharing, worker
 
 # In one process, whatever the number of those: a Spark takes long to start.
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
@@ -100,12 +100,15 @@ def test_grouped_functions_see_each_key_of_any_type_whole_and_once(spark: SparkS
 def test_the_native_expression_is_the_table(spark: SparkSession, hot: int, split: bool) -> None:
     df = skewed(spark).select("k", F.monotonically_increasing_id().alias("ordinal"))
     keys = frame(df.select(hashed(df, ["k"])).distinct()).iloc[:, 0].to_numpy().view(np.uint64)
-    chosen, parts = np.sort(keys)[:hot], 3 if split else 1
-    workers = (np.arange(parts * hot) % 5).astype(np.int32)
-    weights = 1.0 + (np.arange(parts * hot) % 4).astype(np.float64)
-    table = RoutingTable.hashed(5).placing(chosen, np.arange(hot + 1) * parts, workers, weights)
-    found = df.select(hashed(df, ["k"]).alias("h"), "ordinal", worker(table, hashing(df, ["k"]), "ordinal"))
-    data = frame(found)
+    parts = 3 - np.arange(hot) % 3 if split else np.ones(hot, np.int64)  # every third key stays whole
+    starts = np.append(0, np.cumsum(parts))
+    workers = (np.arange(starts[-1]) % 5).astype(np.int32)
+    weights = 1.0 + (np.arange(starts[-1]) % 4).astype(np.float64)
+    table = RoutingTable.hashed(5).placing(np.sort(keys)[:hot], starts, workers, weights)
+    assert table.splits_keys == (split and hot > 0)
+    known = df.select(hashed(df, ["k"]).alias("h"), "ordinal").withColumn("number", F.expr(numbered(table, "h")))
+    place = F.expr(sharing(table, "number", "ordinal")) if table.splits_keys else worker(table, "h")
+    data = frame(known.select("h", "ordinal", place))
     expected = table.route(data["h"].to_numpy().view(np.uint64), data["ordinal"].to_numpy().astype(np.uint64))
     assert data.iloc[:, 2].tolist() == expected.tolist()
 

@@ -20,7 +20,7 @@ from skewless.spark.exact import Exact, Sourced
 from skewless.spark.keys import fields_of, hashing, quoted, unused
 from skewless.spark.parallelism import parallelism
 from skewless.spark.profile import Reads, hash_straggler, profiles, reads
-from skewless.spark.route import worker
+from skewless.spark.route import numbered, sharing, worker
 from skewless.table import RoutingTable
 
 Placing: TypeAlias = str | Partitioner[Any, Any] | RoutingTable
@@ -178,9 +178,11 @@ def routed(df: DataFrame, keys: tuple[str, ...], by: RoutingTable | Sourced, int
     key = hashing(df, keys)
     if by.splits_keys:
         # A column: in an expression, every mention of it would count on its own the rows that get as far as there.
-        (ordinal,) = unused(df, "ordinal")
-        rows = df.select("*", F.monotonically_increasing_id().alias(ordinal))
-        rows = rows.select("*", worker(by, key, quoted(ordinal)).alias(into)).drop(ordinal)
+        ordinal, number = unused(df, "ordinal", "number", besides=[into])
+        known = F.expr(numbered(by, key)).alias(number)
+        rows = df.select("*", F.monotonically_increasing_id().alias(ordinal), known)
+        share = F.expr(sharing(by, quoted(number), quoted(ordinal)))
+        rows = rows.select("*", share.alias(into)).drop(ordinal, number)
     else:
         rows = df.select("*", worker(by, key).alias(into))
     return rows.repartitionById(by.n_workers, quoted(into))

@@ -75,42 +75,54 @@ def _arranged(keys: Keys, size: int, shift: int) -> tuple[NDArray[np.int64], NDA
     return flips, bits ^ flips[group]
 
 
-def worker(table: RoutingTable, key: str, ordinal: str | None = None) -> Column:
-    """The worker of a row as an int, as RoutingTable.route gives it.
+def worker(table: RoutingTable, key: str) -> Column:
+    """The worker of a row as an int, as RoutingTable.route gives it, by a table that splits no keys.
 
     key: the hash of its key, in SQL.
-    ordinal: a bigint that differs from row to row, in SQL; needed if the table splits keys.
     """
-    return F.expr(working(table, key, ordinal))
+    return F.expr(working(table, key))
 
 
-def working(table: RoutingTable, key: str, ordinal: str | None = None) -> str:
+def working(table: RoutingTable, key: str) -> str:
     """The same in SQL."""
-    n_workers = table.n_workers
+    if table.splits_keys:
+        raise ValueError("this table splits keys: which part a row goes to needs an ordinal")
+    return f"int({numbered(table, key)} % {table.n_workers}L)"
+
+
+def numbered(table: RoutingTable, key: str) -> str:
+    """What is known of a key by its hash, in SQL: the worker of a hot key, or, if it is split, n_workers and its number
+    among those that are; or the worker of its host, beyond all of these.
+
+    Not an `if`: Spark would look a hot key up once for the condition, and once more for its worker.
+    """
     tail = _of_host(table, f"(xxhash64({key}) & {table.hosts.size - 1}L)")
     if table.keys.size == 0:
-        return f"int({tail})"
-    if not table.splits_keys:
-        # Not an `if`: Spark would look a hot key up once for the condition, and once more for its worker.
-        found = perfect(table.keys, table.workers, n_workers).found(key)
-        return f"int(least({found}, {tail} + {n_workers}L) % {n_workers}L)"
-    if ordinal is None:
-        raise ValueError("this table splits keys: which part a row goes to needs an ordinal")
-    # Of a whole key its worker is known, and of a split one its number among the split ones, from n_workers on.
-    lengths = np.diff(table.starts)
+        return tail
+    split = np.diff(table.starts) > 1
+    limit = table.n_workers + int(split.sum())
+    values = np.where(split, table.n_workers + np.cumsum(split) - 1, table.workers[table.starts[:-1]])
+    return f"least({perfect(table.keys, values, limit).found(key)}, {tail} + {limit}L)"
+
+
+def sharing(table: RoutingTable, number: str, ordinal: str) -> str:
+    """The worker of a row in SQL, by a table that splits keys.
+
+    number: what `numbered` gives. A column, as the ordinal: every mention of an expression would be computed anew.
+    ordinal: a bigint that differs from row to row.
+    """
+    n_workers, lengths = table.n_workers, np.diff(table.starts)
     split = lengths > 1
-    values = np.where(split, n_workers + np.cumsum(split) - 1, table.workers[table.starts[:-1]])
     limit = n_workers + int(split.sum())
-    found = perfect(table.keys, values, limit).found(key)
     accept, aliases = table.alias
-    number, coin = f"{found} - {n_workers}L", f"xxhash64({ordinal})"
+    index, coin = f"{number} - {n_workers}L", f"xxhash64({ordinal})"
     # The upper half of the coin times the number of parts, without its lower half: below that number.
-    upper = f"shiftrightunsigned({coin}, 32) * {element(lengths[split], number, 'bigint')}"
-    part = f"({element(table.starts[:-1][split], number, 'bigint')} + shiftrightunsigned({upper}, 32))"
+    upper = f"shiftrightunsigned({coin}, 32) * {element(lengths[split], index, 'bigint')}"
+    part = f"({element(table.starts[:-1][split], index, 'bigint')} + shiftrightunsigned({upper}, 32))"
     own = f"({coin} & {WHOLE - 1}L) < {element(accept, part, 'bigint')}"
     place = f"CASE WHEN {own} THEN {element(table.workers, part)} ELSE {element(aliases, part)} END"
-    hot = f"CASE WHEN {found} < {n_workers}L THEN int({found}) ELSE {place} END"
-    return f"CASE WHEN {found} < {limit}L THEN {hot} ELSE int({tail}) END"
+    return f"""CASE WHEN {number} < {n_workers}L THEN int({number})
+        WHEN {number} < {limit}L THEN {place} ELSE int({number} - {limit}L) END"""
 
 
 def _of_host(table: RoutingTable, host: str) -> str:
