@@ -168,6 +168,21 @@ def test_a_table_with_hosts_of_its_own_routes_natively(spark: SparkSession) -> N
         assert data.iloc[:, 1].tolist() == one.route(data["h"].to_numpy().view(np.uint64)).tolist()
 
 
+def test_many_hot_keys_are_routed_by_and_not_printed(spark: SparkSession) -> None:
+    """Some of them are where their hosts are anyhow."""
+    df = spark.range(6000).withColumn("k", (F.col("id") % 3000).cast("string"))
+    keys = np.sort(streams.as_keys(np.arange(2000).astype(str)))
+    places = (np.arange(keys.size) % 8).astype(np.int32)
+    table = RoutingTable.hashed(8).placing(keys, np.arange(keys.size + 1), places, np.ones(keys.size))
+    assert 0 < (table.hosts[table.host_of(keys)] == places).sum() < keys.size
+    found = sl.repartition(df, "k", partitioner=table)
+    data = frame(found.select(hashed(df, ["k"]).alias("h"), F.spark_partition_id().alias("p")))
+    assert data["p"].tolist() == table.route(data["h"].to_numpy().view(np.uint64)).tolist()
+    plan = explained(found)
+    assert "xxhash64" in plan
+    assert len(plan) < 2000
+
+
 def test_repartition_keeps_rows_and_keys_and_balances(spark: SparkSession) -> None:
     df = skewed(spark, 20_000, 500, 0.9)
     balanced = sl.repartition(df, "k", n_workers=8)

@@ -20,7 +20,7 @@ from skewless.spark.exact import Exact, Sourced
 from skewless.spark.keys import fields_of, hashing, quoted, unused
 from skewless.spark.parallelism import parallelism
 from skewless.spark.profile import Reads, hash_straggler, profiles, reads
-from skewless.spark.route import numbered, sharing, worker
+from skewless.spark.route import bound_for, numbered, sharing, worker
 from skewless.table import RoutingTable
 
 Placing: TypeAlias = str | Partitioner[Any, Any] | RoutingTable
@@ -163,7 +163,7 @@ def repartition(
         return routed(df, keys, by, into)
     if isinstance(by, RoutingTable):
         # The expression itself, not a column of it: rows stay as narrow as they are.
-        return df.repartitionById(by.n_workers, worker(by, hashing(df, keys)))
+        return df.repartitionById(by.n_workers, F.expr(bound_for(by, hashing(df, keys))))
     (name,) = unused(df, WORKER)
     return routed(df, keys, by, name).drop(name)
 

@@ -14,8 +14,9 @@ from skewless.table import WHOLE, RoutingTable
 
 SPARSE = 1024  # slots a key; hashes need four at the most, as good as always
 CROWDED = 8  # slots a group
-NEAR = 256  # slots among which a key finds its own
+NEAR = 128  # slots among which a key finds its own: up to there, Java has an object for each number, and no second
 NOTHING = -1  # stands in a slot that no key has
+UNSEEN = ", ".join(["NULL"] * 24)  # `least` passes over these; Spark prints 25 arguments of a function, and no more
 
 
 class Slots(NamedTuple):
@@ -33,7 +34,7 @@ class Slots(NamedTuple):
     def found(self, key: str) -> str:
         """The value of a key, in SQL: twice the limit or more if it is not one of these."""
         last = self.entries.size - 1
-        flip = packed(self.flips, f"shiftrightunsigned({key}, {self.shift}) & {self.flips.size - 1}L")
+        flip = element(self.flips, f"shiftrightunsigned({key}, {self.shift}) & {self.flips.size - 1}L", "bigint")
         entry = element(self.entries, f"({key} & {last}L) ^ {flip}", "bigint")
         return f"shiftrightunsigned({entry} ^ ({key} & {~last}L), 1)"
 
@@ -85,24 +86,32 @@ def worker(table: RoutingTable, key: str) -> Column:
 
 def working(table: RoutingTable, key: str) -> str:
     """The same in SQL."""
+    return f"{bound_for(table, key)} % {table.n_workers}"
+
+
+def bound_for(table: RoutingTable, key: str) -> str:
+    """For Spark's repartitionById, which takes the remainder itself: the worker of a row, or n_workers more, in SQL."""
     if table.splits_keys:
         raise ValueError("this table splits keys: which part a row goes to needs an ordinal")
-    return f"int({numbered(table, key)} % {table.n_workers}L)"
+    return f"int({numbered(table, key)})"
 
 
 def numbered(table: RoutingTable, key: str) -> str:
     """What is known of a key by its hash, in SQL: the worker of a hot key, or, if it is split, n_workers and its number
     among those that are; or the worker of its host, beyond all of these.
 
-    Not an `if`: Spark would look a hot key up once for the condition, and once more for its worker.
+    A hot key that is where its host is need not be known. Not an `if`: Spark would look a hot key up once for the
+    condition, and once more for its worker. The constants stand where Spark does not print them: it prints a plan a
+    dozen times for each query, which took longer than all the rest that many hot keys cost a query; and people read it.
     """
     tail = _of_host(table, f"(xxhash64({key}) & {table.hosts.size - 1}L)")
-    if table.keys.size == 0:
+    split, first = np.diff(table.starts) > 1, table.workers[table.starts[:-1]]
+    known = split | (first != table.hosts[table.host_of(table.keys)])
+    if not known.any():
         return tail
-    split = np.diff(table.starts) > 1
     limit = table.n_workers + int(split.sum())
-    values = np.where(split, table.n_workers + np.cumsum(split) - 1, table.workers[table.starts[:-1]])
-    return f"least({perfect(table.keys, values, limit).found(key)}, {tail} + {limit}L)"
+    values = np.where(split, table.n_workers + np.cumsum(split) - 1, first)
+    return f"least({tail} + {limit}L, {UNSEEN}, {perfect(table.keys[known], values[known], limit).found(key)})"
 
 
 def sharing(table: RoutingTable, number: str, ordinal: str) -> str:
