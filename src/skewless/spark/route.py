@@ -101,8 +101,8 @@ def numbered(table: RoutingTable, key: str) -> str:
     among those that are; or the worker of its host, beyond all of these.
 
     A hot key that is where its host is need not be known. Not an `if`: Spark would look a hot key up once for the
-    condition, and once more for its worker. The constants stand where Spark does not print them: it prints a plan a
-    dozen times for each query, which took longer than all the rest that many hot keys cost a query; and people read it.
+    condition, and once more for its worker. The constants stand where Spark does not print them: it prints the plan of
+    a query several times, and thousands of numbers took milliseconds; people read it, too.
     """
     tail = _of_host(table, f"(xxhash64({key}) & {table.hosts.size - 1}L)")
     split, first = np.diff(table.starts) > 1, table.workers[table.starts[:-1]]
