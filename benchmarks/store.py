@@ -21,7 +21,7 @@ from rich.table import Table
 
 from benchmarks.spark import Claim, judged
 from skewless import RoutingTable
-from skewless.kernels.hash import spark_hashes
+from skewless.kernels.place import key_places
 from skewless.store import HotCopy, Manifest, Share, Store, Tally, opened
 
 FEW, MANY, TOUCHED, ROUNDS = 50_000, 5_000_000, 10_000, 12
@@ -51,7 +51,7 @@ class Stream:
         began = perf_counter()
         names = pa.array(keys).cast(pa.string())
         columns = [
-            pa.array(spark_hashes(keys.astype(np.uint64))),
+            pa.array(key_places(keys.astype(np.uint64))),
             pa.StructArray.from_arrays([names], fields=list(KEY)),
             pa.StructArray.from_arrays([pa.array(counts)], fields=list(STATE)),
             pa.nulls(keys.size, pa.int64()),
@@ -70,7 +70,7 @@ class Stream:
         with self.opened() as copy:
             caught_up = perf_counter()
             texts = [f'["{key}"]' for key in keys.tolist()]
-            found = copy.get(spark_hashes(keys.astype(np.uint64)), texts)
+            found = copy.get(key_places(keys.astype(np.uint64)), texts)
             counts = np.array([entry.state[0] + 1 for entry in found if entry and entry.state])
             got = perf_counter()
             return [caught_up - began, got - caught_up, *self.commit(keys, counts)]

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from math import floor, gcd, inf, log
 from typing import Any
 
-import xxhash
-
 from skewless import Window
 from skewless.testing import Tuples
 
@@ -268,8 +266,10 @@ def dagreedy(
     return workers
 
 
-def spark_hash(key: int) -> int:
-    return xxhash.xxh64_intdigest(key.to_bytes(8, "little"), 42)
+def host_of(key: int, size: int) -> int:
+    """The leading bits, out of 32, of the halves of a key times two constants."""
+    upper, lower = divmod(key, 2**32)
+    return (lower * 1640531527 + upper * 444758427) % 2**32 * size // 2**32
 
 
 Plan = dict[int, list[tuple[int, float]]]  # of each key: its workers and how much each of them gets
@@ -333,9 +333,9 @@ def level_plan(
     hot = max(hot, min(poured, 20 * n, len(order)))
     mass = [0.0] * size
     for key, count in zip(order[hot:], counts[hot:], strict=True):
-        mass[spark_hash(key) % size] += count + key_cost
+        mass[host_of(key, size)] += count + key_cost
     share = [speed / sum(speeds) for speed in speeds] if speeds else [1 / n] * n
-    was = [former[spark_hash(key) % size] for key in order[:hot]]
+    was = [former[host_of(key, size)] for key in order[:hot]]
     if not split:
         sizes = [count + key_cost for count in counts[:hot]] + mass
         places = packed(sizes, was + former, share, even)
@@ -370,7 +370,7 @@ def level_plan(
                 at[key].append((worker, amount))
                 room[worker] -= amount + key_cost
                 count -= amount
-    tail = {key: [(hosts[spark_hash(key) % size], float(keys.count(key)))] for key in order[hot:]}
+    tail = {key: [(hosts[host_of(key, size)], float(keys.count(key)))] for key in order[hot:]}
     return {**at, **tail}
 
 
@@ -490,7 +490,7 @@ def dalton(
 
 def hash_plan(keys: list[int], n: int) -> Plan:
     size = 1 << (64 * n - 1).bit_length()
-    return {key: [(spark_hash(key) % size * n // size, float(keys.count(key)))] for key in sorted(set(keys))}
+    return {key: [(host_of(key, size) * n // size, float(keys.count(key)))] for key in sorted(set(keys))}
 
 
 def effort(plan: Plan, n: int, old: Plan) -> tuple[float, float, float]:
@@ -501,7 +501,7 @@ def effort(plan: Plan, n: int, old: Plan) -> tuple[float, float, float]:
         for worker, amount in places:
             load[worker] += amount
             arriving[worker] += max(0.0, amount - dict(old[key]).get(worker, 0.0))
-        reducers[spark_hash(key) % size % n] += len(places) if len(places) > 1 else 0
+        reducers[host_of(key, size) % n] += len(places) if len(places) > 1 else 0
     return max(load), max(reducers), max(arriving)
 
 
@@ -532,12 +532,12 @@ def kip_plan(keys: list[int], n: int, heavy: int = 2, slack: float = 0.001) -> P
     most = max(1 / n, share[order[0]]) * (1 + slack) if order else 0.0
     load, place = [0.0] * n, dict[int, int]()
     for key in order[: heavy * n]:
-        at = hosts[spark_hash(key) % size]
+        at = hosts[host_of(key, size)]
         place[key] = at if load[at] + share[key] <= most else load.index(min(load))
         load[place[key]] += share[key]
     mass = [0.0] * size
     for key in order[heavy * n :]:
-        mass[spark_hash(key) % size] += share[key]
+        mass[host_of(key, size)] += share[key]
     for host in range(size):
         load[hosts[host]] += mass[host]
     for host in range(size):
@@ -546,7 +546,7 @@ def kip_plan(keys: list[int], n: int, heavy: int = 2, slack: float = 0.001) -> P
             load[hosts[host]] -= mass[host]
             load[least] += mass[host]
             hosts[host] = least
-    return {key: [(place.get(key, hosts[spark_hash(key) % size]), float(keys.count(key)))] for key in order}
+    return {key: [(place.get(key, hosts[host_of(key, size)]), float(keys.count(key)))] for key in order}
 
 
 def unmix64(x: int) -> int:
@@ -569,7 +569,7 @@ def gedik(rule: str) -> Callable[..., list[int]]:
         hosts = [ring[bisect_left(points, host * 2**64 // size) % len(ring)][1] for host in range(size)]
         order = sorted(set(keys), key=lambda key: (-keys.count(key), key))
         counts = [float(keys.count(key)) for key in order]
-        old = [hosts[spark_hash(key) % size] for key in order]
+        old = [hosts[host_of(key, size)] for key in order]
         heavies = range(min(heavy * n, len(order)))
         scale = [theta * sum(count**power for count in counts) / n for power in powers]
         toll = n / sum(counts[: len(heavies)])
@@ -642,7 +642,7 @@ def mixed_(keys: list[int], n: int, seed: int, heavy: int = 2, theta: float | No
     size = 1 << (64 * n - 1).bit_length()
     order = sorted(set(keys), key=lambda key: (-keys.count(key), key))
     count = [float(keys.count(key)) for key in order]
-    hashed = [spark_hash(key) % size * n // size for key in order]
+    hashed = [host_of(key, size) * n // size for key in order]
 
     def within(bound: float) -> list[int] | None:
         held = [[i for i in range(len(order)) if hashed[i] == worker] for worker in range(n)]

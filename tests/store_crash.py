@@ -21,7 +21,7 @@ import pyarrow as pa
 
 import skewless.store
 from skewless import RoutingTable
-from skewless.kernels.hash import spark_hashes
+from skewless.kernels.place import key_places
 from skewless.store import Manifest, Receipt, Share, Store, hotcopy, merge, opened, sweep
 
 KEY, STATE = pa.schema({"k": pa.int64()}), pa.schema({"n": pa.int64()})
@@ -64,10 +64,10 @@ def forked(action: Callable[[], object], line: int | None = None) -> int:
 def task(root: Path, store: Store, manifest: Manifest, share: Share, version: int) -> None:
     """Add one to the state of every third key, and check those of all; the receipt goes to a file."""
     keys = np.arange(version % 3, KEYS, 3)
-    keys = keys[share.has(spark_hashes(keys.astype(np.uint64)))]
+    keys = keys[share.has(key_places(keys.astype(np.uint64)))]
     with opened(root / "hot", 0, store, manifest, share) as copy:
         states = {entry.key[0]: entry.state[0] for entry in copy.entries() if entry.state}
-        places = spark_hashes(keys.astype(np.uint64))
+        places = key_places(keys.astype(np.uint64))
         for key, state in states.items():
             assert state == len(range(key % 3, version, 3)), f"key {key} has {state} before batch {version}"
         found = copy.get(places, [f"[{key}]" for key in keys.tolist()])

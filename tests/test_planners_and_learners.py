@@ -80,12 +80,15 @@ class TestLevel:
 
     def test_its_table_is_level_from_the_second_batch_on(self, exponent: float, n_workers: int) -> None:
         batches = np.split(streams.zipf(3_000_000, 100_000, exponent, seed=3), 12)
-        p = Level(n_workers)
+        p, deviations = Level(n_workers), list[float]()
         for number, (keys, following) in enumerate(pairwise(batches)):
             planned(p, keys)
             if number >= 1:
                 load = np.bincount(p.table().route(following), minlength=n_workers)
-                assert imbalance_ratio(load) <= 1 + 4 * (n_workers / keys.size) ** 0.5
+                deviations.append((imbalance_ratio(load) - 1) / (n_workers / keys.size) ** 0.5)
+        # The longest of 256 workers in 10 batches: by chance alone, one may be more than 4 deviations off.
+        assert max(deviations) <= 5
+        assert sorted(deviations)[-2] <= 4
 
     def test_whole_keys_are_packed_as_well_as_by_longest_processing_time(self, exponent: float, n_workers: int) -> None:
         keys = streams.zipf(300_000, 100_000, exponent)
@@ -196,9 +199,12 @@ class TestKip:
         old = RoutingTable.hashed(n_workers)
         new = Kip(n_workers).plan(Histogram(self.keys, self.shares * 1e7), old)
         load = np.bincount(new.route(self.keys), self.shares, minlength=n_workers)
-        assert load.max() <= 1.01 * max(1 / n_workers, self.shares[0])
+        bound = 1.01 * max(1 / n_workers, self.shares[0])
+        assert load.max() <= bound
         elsewhere = self.shares[old.route(self.keys) != new.route(self.keys)].sum()
-        assert 0 < elsewhere < 0.06
+        over = np.bincount(old.route(self.keys), self.shares, minlength=n_workers) - bound
+        must = over[over > 0].sum()  # whoever wants to keep the bound has to move that
+        assert 0 < must < elsewhere < 1.15 * must
 
     def test_moves_next_to_nothing_on_a_stationary_stream(self, n_workers: int) -> None:
         p, last, moved = Kip(n_workers), None, list[float]()

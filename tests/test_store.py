@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from skewless import RoutingTable
 from skewless.arrays import Keys
-from skewless.kernels.hash import spark_hashes
+from skewless.kernels.place import key_places
 from skewless.store import (
     Codec,
     Damaged,
@@ -121,7 +121,7 @@ def hashes(keys: Keys) -> Keys:
 
 
 def places(keys: list[int]) -> Keys:
-    return spark_hashes(hashes(np.array(keys, np.uint64)))
+    return key_places(hashes(np.array(keys, np.uint64)))
 
 
 def text(store: Store, keys: list[int]) -> list[str]:
@@ -446,7 +446,7 @@ def test_what_a_store_refuses(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="written with key struct<k: int64>, state struct<n: int64>; now there is"):
         entries(other, manifest, Share.whole())
     with pytest.raises(ValueError, match="has format 9"):
-        Manifest.from_json(manifest.to_json().replace('"format":1', '"format":9'))
+        Manifest.from_json(manifest.to_json().replace('"format":2', '"format":9'))
     with pytest.raises(ValueError, match="not a manifest"):
         Manifest.from_json("[]")
 

@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from skewless import Keys, partitioner, streams
 from skewless.coordinate import exchange
 from skewless.histogram import Histogram
-from skewless.kernels.hash import spark_hash, spark_unhashed
+from skewless.kernels.hash import spark_hash
+from skewless.kernels.place import hosts_at, key_place, key_places, keys_at
 from skewless.metrics import imbalance_ratio
 from skewless.moves import Moving, arriving, moves, worth_it
 from skewless.partitioners import ALL
 from skewless.table import WHOLE, RoutingTable
+from tests import oracles
 from tests.conftest import COMPILED
 
 PLACES = st.dictionaries(
@@ -40,18 +42,36 @@ def table_of(places: dict[int, dict[int, float]], n_workers: int, hosts_seed: in
     return bare.placing(np.array([*places], np.uint64), starts, workers, weights)
 
 
-def spark(x: int) -> int:
-    return xxhash.xxh64_intdigest(x.to_bytes(8, "little"), 42)
-
-
 @given(st.integers(0, 2**64 - 1))
 def test_spark_hash_is_xxhash64(x: int) -> None:
-    assert int(spark_hash(np.uint64(x))) == spark(x)
+    assert int(spark_hash(np.uint64(x))) == xxhash.xxh64_intdigest(x.to_bytes(8, "little"), 42)
 
 
-@given(x=st.integers(0, 2**64 - 1))
-def test_spark_unhashed_is_its_inverse(x: int) -> None:
-    assert int(spark_unhashed(np.array([spark(x)], np.uint64))[0]) == x
+@given(st.integers(0, 2**64 - 1), st.integers(0, 32))
+def test_every_key_has_a_place_of_its_own_and_hosts_are_its_leading_bits(x: int, bits: int) -> None:
+    place = key_places(np.array([x], np.uint64))
+    assert keys_at(place).tolist() == [x]
+    assert int(key_place(np.uint64(x))) == int(place[0])
+    assert hosts_at(place, 2**bits).tolist() == [int(place[0]) >> (64 - bits)] == [oracles.host_of(x, 2**bits)]
+
+
+@pytest.mark.parametrize("n_workers", [3, 16, 100, 1000])
+def test_keys_that_are_no_hashes_are_spread_as_well(n_workers: int) -> None:
+    """Numbers in a row, with gaps, in either half, in both, and as floating point has them: at most twice the mean."""
+    numbers = np.arange(50 * n_workers, dtype=np.uint64)
+    for keys in (
+        numbers,
+        numbers * np.uint64(16),
+        numbers * np.uint64(1000),
+        numbers << np.uint64(32),
+        numbers << np.uint64(32) | np.uint64(7),
+        numbers << np.uint64(32) | numbers,
+        numbers << np.uint64(32) | numbers[::-1],
+        numbers // np.uint64(50) << np.uint64(32) | numbers % np.uint64(50),
+        numbers.astype(np.float64).view(np.uint64),
+    ):
+        counts = np.bincount(RoutingTable.hashed(n_workers).route(keys), minlength=n_workers)
+        assert counts.max() <= 100
 
 
 @given(PLACES, st.sampled_from([1, 3, 16, 100]))
@@ -69,7 +89,7 @@ def slow_route(table: RoutingTable, key: int) -> set[int]:
     """Where a row may go: its host's worker, or any worker of its hot key."""
     at = np.flatnonzero(table.keys == np.uint64(key))
     if not at.size:
-        return {int(table.hosts[spark(key) % table.hosts.size])}
+        return {int(table.hosts[oracles.host_of(key, table.hosts.size)])}
     return set(table.workers[table.starts[at[0]] : table.starts[at[0] + 1]].tolist())
 
 
@@ -155,7 +175,7 @@ def test_resizing_moves_little_and_stays_even(old: int, new: int) -> None:
     # The least that any even placement must move: what the new workers get, or what those who go had.
     assert changed.mass <= abs(1 - min(old, new) / max(old, new)) + 2 * max(old, new) / after.hosts.size
     assert set(changed.keys.tolist()) == ({1, 2} if new < old else set())
-    came_from = np.tile(before.hosts, after.hosts.size // before.hosts.size)
+    came_from = before.hosts.repeat(after.hosts.size // before.hosts.size)
     former = [set(came_from[after.hosts == worker].tolist()) - {worker} for worker in range(new)]
     givers, takers = (old, new - old) if new > old else (old - new, new)
     assert max(map(len, former)) <= givers // max(takers, 1) + 2, "each gets hosts of few others"
@@ -193,8 +213,8 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["table.json"]
     with pytest.raises(ValueError, match="this is not a routing table"):
         RoutingTable.from_json("[1, 2]")
-    with pytest.raises(ValueError, match="has format 2; this version of skewless reads 1"):
-        RoutingTable.from_json(table.to_json().replace('"format":1', '"format":2'))
+    with pytest.raises(ValueError, match="has format 3; this version of skewless reads 2"):
+        RoutingTable.from_json(table.to_json().replace('"format":2', '"format":3'))
 
 
 @pytest.mark.parametrize(
@@ -222,19 +242,24 @@ def test_a_bad_table_is_refused(changes: dict[str, Any], sentence: str) -> None:
 @pytest.mark.parametrize("exponent", [0.5, 1.0, 1.5])
 @pytest.mark.parametrize("name", [cls.name for cls in ALL])
 def test_a_distilled_table_is_nearly_as_good_as_the_partitioner(name: str, exponent: float, n_workers: int) -> None:
-    sample, rest = np.split(streams.zipf(2_000_000, 100_000, exponent), 2)
-    p = partitioner(name, n_workers)
-    if p.plans_ahead:
-        p.observe(sample)
-        exchange([p])
-    table = p.table(sample)
+    """On the average of four streams: in a single one, what a learner explores may be a tenth more or less."""
 
     def ratio(workers: Any) -> float:
         return imbalance_ratio(np.bincount(workers, minlength=n_workers))
 
-    p.route(sample)
-    assert ratio(table.route(rest)) <= 1.1 * ratio(p.route(rest)) + 0.02
-    assert p.splits_keys or not table.splits_keys
+    found = []
+    for seed in range(4):
+        sample, rest = np.split(streams.zipf(2_000_000, 100_000, exponent, seed=seed), 2)
+        p = partitioner(name, n_workers, seed=seed)
+        if p.plans_ahead:
+            p.observe(sample)
+            exchange([p])
+        table = p.table(sample)
+        p.route(sample)
+        found.append((ratio(table.route(rest)), ratio(p.route(rest))))
+        assert p.splits_keys or not table.splits_keys
+    by_table, by_partitioner = np.mean(found, axis=0)
+    assert by_table <= 1.1 * by_partitioner + 0.02
 
 
 def test_distilling_nothing_is_hashing() -> None:
@@ -244,6 +269,6 @@ def test_distilling_nothing_is_hashing() -> None:
     with pytest.raises(ValueError, match="workers are numbered from 0 to 3"):
         RoutingTable.distill(np.zeros(1, np.uint64), np.full(1, 4, np.int32), 4)
     with pytest.raises(ValueError, match="this routing table lacks n_workers, version, hosts"):
-        RoutingTable.from_json('{"format":1}')
+        RoutingTable.from_json('{"format":2}')
     with pytest.raises(ValueError, match="0 keys came with 1 workers"):
         RoutingTable.distill(nothing, np.zeros(1, np.int32), 4)

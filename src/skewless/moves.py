@@ -35,9 +35,9 @@ def moves(old: RoutingTable, new: RoutingTable, histogram: Histogram | None = No
 
 
 def _hosts(old: RoutingTable, new: RoutingTable) -> list[NDArray[np.int32]]:
-    """The hosts of both, as many as the larger has: a host is the lower bits of a hash."""
+    """The hosts of both, as many as the larger has."""
     size = max(old.hosts.size, new.hosts.size)
-    return [np.tile(table.hosts, size // table.hosts.size) for table in (old, new)]
+    return [table.hosts.repeat(size // table.hosts.size) for table in (old, new)]
 
 
 def arriving(old: RoutingTable, new: RoutingTable, histogram: Histogram) -> NDArray[np.float64]:
@@ -99,12 +99,12 @@ def worth_it(
 
     >>> import numpy as np
     >>> keys, counts = np.arange(64, dtype=np.uint64), np.full(64, 10.0)
-    >>> old = RoutingTable.hashed(4)
     >>> new = RoutingTable.distill(keys, np.repeat(np.arange(4, dtype=np.int32), 16), 4)
+    >>> old = RoutingTable.distill(keys, np.repeat(np.arange(4, dtype=np.int32), [16, 16, 12, 20]), 4)
     >>> worth_it(old, new, Histogram(keys, counts)).reason
-    'moved: 400 tuples gained over 10 batches, 190 lost by moving'
-    >>> worth_it(old, new, Histogram(keys, counts), Moving(batches=3)).reason
-    'stayed: 120 tuples gained over 3 batches, 190 lost by moving'
+    'moved: 500 tuples gained over 10 batches, 50 lost by moving'
+    >>> worth_it(old, new, Histogram(keys, counts), Moving(batches=1)).reason
+    'stayed: 50 tuples gained over 1 batches, 50 lost by moving'
     """
     moving = moving or Moving()
     keys, counts, rest = histogram.keys, histogram.counts + key_cost, histogram.rest

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from skewless.arrays import MOST_WORKERS, Keys, Workers, checked, require
 from skewless.kernels import hashtable, kernel
 from skewless.kernels.alias import settle
-from skewless.kernels.hash import below, spark_hash, spark_hashes
+from skewless.kernels.hash import below, spark_hash
 from skewless.kernels.hashtable import Table
+from skewless.kernels.place import hosts_at, key_place, key_places
 
-FORMAT = 1
+FORMAT = 2
 HOSTS_PER_WORKER = 64
 WHOLE = 2**32  # the parts of a key sum to this: a 32-bit coin decides
 HOT = 10  # a key is worth an entry of its own when its share is above 1 / (10 n)
@@ -29,7 +30,7 @@ class _Compiled(NamedTuple):
     """What `route` looks up: two array reads for a tail key, a few more for a hot one."""
 
     hosts: NDArray[np.int32]
-    keys: Table  # spark_hash(key) -> its number + 1
+    keys: Table  # the place of a key -> its number + 1
     starts: NDArray[np.int64]
     workers: NDArray[np.int32]
     aliases: NDArray[np.int32]
@@ -40,7 +41,7 @@ class _Compiled(NamedTuple):
 class RoutingTable:
     """Hot keys with the workers that share them, and hosts, which are hash buckets, for all other keys.
 
-    A tail key goes to hosts[spark_hash(key) mod H]. The row of a hot key throws a coin that is the hash of the row's
+    The host of a tail key are the leading bits of its place. The row of a hot key throws a coin that is the hash of its
     ordinal, never the ordinal itself, which periodic data would defeat; each worker gets its part of WHOLE. So routing
     is a function of (row, table), the same in Python and in Spark. `version` is that of the policy it comes from.
     """
@@ -77,7 +78,7 @@ class RoutingTable:
 
         >>> import numpy as np
         >>> RoutingTable.hashed(4).route(np.arange(8, dtype=np.uint64)).tolist()
-        [1, 0, 3, 3, 2, 1, 1, 3]
+        [0, 1, 3, 0, 2, 3, 1, 2]
         """
         require(n_workers >= 1, f"n_workers is at least 1, not {n_workers}")
         size = 1 << (HOSTS_PER_WORKER * n_workers - 1).bit_length()
@@ -151,7 +152,7 @@ class RoutingTable:
 
     def host_of(self, keys: Keys) -> NDArray[np.int64]:
         """The number of the host that a key belongs to while it is not hot."""
-        return (spark_hashes(keys) & np.uint64(self.hosts.size - 1)).astype(np.int64)
+        return hosts_at(key_places(keys), self.hosts.size)
 
     def spread(self, mass: float) -> NDArray[np.float64]:
         """What each worker gets of a mass that is spread over all hosts alike."""
@@ -187,14 +188,9 @@ class RoutingTable:
         return accept, self.workers[alias + np.repeat(self.starts[:-1], lengths)]
 
     @cached_property
-    def mixed(self) -> Keys:
-        """What hosts are taken from, of each hot key."""
-        return spark_hashes(self.keys)
-
-    @cached_property
     def _compiled(self) -> _Compiled:
         accept, aliases = self.alias
-        numbers = hashtable.filled(self.mixed, np.arange(1, self.keys.size + 1, dtype=np.uint64))
+        numbers = hashtable.filled(key_places(self.keys), np.arange(1, self.keys.size + 1, dtype=np.uint64))
         return _Compiled(self.hosts, numbers, self.starts, self.workers, aliases, accept)
 
     @property
@@ -243,8 +239,7 @@ class RoutingTable:
             return self
         plain = self.hashed(n_workers)
         size = max(self.hosts.size, plain.hosts.size)
-        # A host is the lower bits of a hash: with twice as many, host i becomes the hosts i and i + H.
-        hosts = _redealt(self.hosts, size // self.hosts.size, self.n_workers, n_workers)
+        hosts = _redealt(self.hosts.repeat(size // self.hosts.size), self.n_workers, n_workers)
         of_key = np.repeat(np.arange(self.keys.size), np.diff(self.starts))
         stays = self.workers < n_workers
         homeless = np.bincount(of_key[stays], minlength=self.keys.size) == 0
@@ -324,21 +319,19 @@ def dealt(mass: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.
     return hosts
 
 
-def _redealt(hosts: NDArray[np.int32], times: int, old: int, new: int) -> NDArray[np.int32]:
-    """So many times the hosts, for another number of workers: from each an equal part for those who come, or from those
-    who go to all.
+def _redealt(hosts: NDArray[np.int32], old: int, new: int) -> NDArray[np.int32]:
+    """The hosts for another number of workers: from each an equal part for those who come, or from those who go to all.
 
     A worker gets what it gets from as few others as can be: it has to read their files, if the hosts have state. What
-    was one host lies in them as one, so that it stays together where it can.
+    lies together, such as hosts that were one, stays together where it can.
     """
-    siblings = np.arange(hosts.size * times).reshape(times, -1).T.ravel()
-    hosts = np.tile(hosts, times)
+    hosts = hosts.copy()
     if new < old:
-        free = siblings[hosts[siblings] >= new]
+        free = np.flatnonzero(hosts >= new)
         free = free[np.argsort(hosts[free], kind="stable")]
         hosts[free] = np.arange(free.size) * new // max(free.size, 1)
     else:
-        of_each = [siblings[hosts[siblings] == worker] for worker in range(old)]
+        of_each = [np.flatnonzero(hosts == worker) for worker in range(old)]
         free = np.concatenate([own[round(own.size * old / new) :] for own in of_each])
         hosts[free] = old + np.arange(free.size) * (new - old) // max(free.size, 1)
     return hosts
@@ -360,12 +353,12 @@ def _in_parts(weights: NDArray[np.float64], starts: NDArray[np.int64]) -> NDArra
 
 @kernel
 def _route(t: _Compiled, keys: Keys, ordinals: Keys, out: Workers) -> None:
-    last = np.uint64(t.hosts.size - 1)
+    size = np.uint64(t.hosts.size)
     for i in range(keys.size):
-        h = spark_hash(keys[i])
-        number = t.keys.slots[hashtable.find(t.keys, h) + _1]
+        place = key_place(keys[i])
+        number = t.keys.slots[hashtable.find(t.keys, place) + _1]
         if number == _0:
-            out[i] = t.hosts[h & last]
+            out[i] = t.hosts[below(place, size)]
         else:
             start, end = t.starts[number - _1], t.starts[number]
             coin = spark_hash(ordinals[i])

@@ -266,7 +266,7 @@ def test_a_checkpoint_belongs_to_one_query_and_one_format(tmp_path: Path) -> Non
         files.identify({"key": "a", "window": "20"})
     known = files.read("query.json")
     files.write("query.json", known | {"format": 99})
-    with pytest.raises(ValueError, match="has format 99; this version of skewless reads 2"):
+    with pytest.raises(ValueError, match="has format 99; this version of skewless reads 3"):
         files.identify({"key": "a", "window": "10"})
 
 

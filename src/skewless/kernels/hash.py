@@ -133,29 +133,3 @@ def spark_hash(x: np.uint64) -> np.uint64:
     h = (h ^ (h >> _33)) * _X2
     h = (h ^ (h >> _29)) * _X3
     return h ^ (h >> _32)
-
-
-def spark_hashes(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The same of many."""
-    out = np.empty(keys.size, np.uint64)
-    _spark_hashes(keys, out)
-    return out
-
-
-@kernel
-def _spark_hashes(keys: NDArray[np.uint64], out: NDArray[np.uint64]) -> None:
-    for i in range(keys.size):
-        out[i] = spark_hash(keys[i])
-
-
-_UNX1, _UNX2, _UNX3 = (U64(pow(int(x), -1, 2**64)) for x in (_X1, _X2, _X3))
-_58 = U64(58)
-
-
-def spark_unhashed(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The keys that `spark_hashes` made these of."""
-    h = (hashes ^ (hashes >> _32)) * _UNX3
-    h = (h ^ (h >> _29) ^ (h >> _58)) * _UNX2
-    h = ((h ^ (h >> _33)) - _X4) * _UNX1
-    h = (((h >> _27) | (h << _37)) ^ _START) * _UNX1
-    return np.asarray(((h >> _31) | (h << _33)) * _UNX2)

@@ -54,9 +54,9 @@ class Mixed(Planner):
     >>> p.adopt(p.merge([p.snapshot()]))
     >>> after = p.route(keys)
     >>> [round(skewless.measure(keys, workers, 16).imbalance_ratio, 2) for workers in (before, after)]
-    [2.1, 1.9]
+    [2.45, 1.92]
     >>> round(float((before != after).mean()), 3)
-    0.013
+    0.128
 
     Fang, Zhang, Fu, Zhang, Zhou, Zhu: Parallel stream processing against workload skewness and variance. HPDC 2017.
 

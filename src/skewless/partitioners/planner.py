@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from skewless.arrays import Keys, Times, Workers, checked, copied, n_bytes, require, whole
 from skewless.histogram import Histogram
 from skewless.kernels import hashtable, kernel
-from skewless.kernels.hash import mix64, spark_hash
+from skewless.kernels.hash import below, mix64
 from skewless.kernels.hashtable import Table
+from skewless.kernels.place import key_place
 from skewless.moves import Moving, Verdict, worth_it
 from skewless.partitioner import NO_TIMES, Partitioner, fingerprint
 from skewless.partitioners import counters
@@ -205,7 +206,7 @@ def planned_place(s: Planned, key: np.uint64) -> int:
     p = s.policy
     number = s.numbers.slots[hashtable.find(s.numbers, mix64(key)) + _1]
     if number == _0:
-        return int(p.hosts[spark_hash(key) & np.uint64(p.hosts.size - 1)])
+        return int(p.hosts[below(key_place(key), np.uint64(p.hosts.size))])
     fragment = p.starts[number - _1]
     if p.starts[number] - fragment > 1:
         s.spent[number - _1] += 1

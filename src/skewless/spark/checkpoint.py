@@ -15,7 +15,7 @@ from skewless.arrays import require
 from skewless.spark.lock import Held, hold
 from skewless.store.files import naming, resolved
 
-FORMAT = 2
+FORMAT = 3
 KEPT = 10_000  # records of batches that are kept, at the least
 _LENGTH = 2_000  # a record is seldom longer, in bytes
 

@@ -10,6 +10,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from skewless.arrays import Keys
+from skewless.kernels.place import LOWER, UPPER
 from skewless.table import WHOLE, RoutingTable
 
 SPARSE = 1024  # slots a key; hashes need four at the most, as good as always
@@ -104,7 +105,7 @@ def numbered(table: RoutingTable, key: str) -> str:
     condition, and once more for its worker. The constants stand where Spark does not print them: it prints the plan of
     a query several times, and thousands of numbers took milliseconds; people read it, too.
     """
-    tail = _of_host(table, f"(xxhash64({key}) & {table.hosts.size - 1}L)")
+    tail = _of_host(table, f"shiftrightunsigned({_leading(key)}, {65 - table.hosts.size.bit_length()})")
     split, first = np.diff(table.starts) > 1, table.workers[table.starts[:-1]]
     known = split | (first != table.hosts[table.host_of(table.keys)])
     if not known.any():
@@ -132,6 +133,16 @@ def sharing(table: RoutingTable, number: str, ordinal: str) -> str:
     place = f"CASE WHEN {own} THEN {element(table.workers, part)} ELSE {element(aliases, part)} END"
     return f"""CASE WHEN {number} < {n_workers}L THEN int({number})
         WHEN {number} < {limit}L THEN {place} ELSE int({number} - {limit}L) END"""
+
+
+def placing(key: str) -> str:
+    """The place of a key by its hash, as `kernels.place` has it, in SQL."""
+    return f"({_leading(key)} | shiftrightunsigned({key}, 32))"
+
+
+def _leading(key: str) -> str:
+    """The leading half of its place, from which hosts are taken, and zeros behind it."""
+    return f"shiftleft(({key} & {2**32 - 1}L) * {LOWER}L + shiftrightunsigned({key}, 32) * {UPPER}L, 32)"
 
 
 def _of_host(table: RoutingTable, host: str) -> str:

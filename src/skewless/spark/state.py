@@ -20,7 +20,7 @@ from pyspark.sql.types import StructField, StructType
 
 from skewless.arrays import require
 from skewless.histogram import Histogram
-from skewless.kernels.hash import spark_unhashed
+from skewless.kernels.place import keys_at
 from skewless.spark.batch import WORKER
 from skewless.spark.checkpoint import Checkpoint
 from skewless.spark.engine import Batch, Found
@@ -30,7 +30,7 @@ from skewless.spark.keys import column, fields_of, hashing, quoted, unused
 from skewless.spark.parallelism import parallelism
 from skewless.spark.processor import Processing
 from skewless.spark.profile import observed
-from skewless.spark.route import worker
+from skewless.spark.route import placing, worker
 from skewless.spark.schema import arrow_schema, nullable, rows_schema
 from skewless.spark.task import PLACE, REPORT, Function, Lasting, Loading, Task
 from skewless.spark.windows import EARLIEST
@@ -166,9 +166,9 @@ class Stateful:
         self, df: DataFrame, table: RoutingTable, tasks: int, late: int, seen: Observation
     ) -> tuple[DataFrame, str]:
         """The rows in so many tasks, sorted by the places of their keys; and the name of the column of those."""
-        Share.of(table, 0)  # refuses split keys; and what it computes goes along to the tasks, which compile nothing
+        Share.of(table, 0)  # refuses split keys
         (place, number), key = unused(df, PLACE, WORKER), hashing(df, self.keys)
-        places, numbers = F.expr(f"xxhash64({key})").alias(place), worker(table, key).alias(number)
+        places, numbers = F.expr(placing(key)).alias(place), worker(table, key).alias(number)
         rows = self._on_time(df, late, seen).select("*", places, numbers)
         # One row without a key for each task: keys may time out where no rows come.
         blank = [F.lit(None).cast(field.dataType) for field in rows.schema.fields[:-1]]
@@ -206,7 +206,7 @@ def load(initial: DataFrame, operator: Stateful, files: Checkpoint) -> None:
     place, number = unused(initial, PLACE, WORKER)
     key_hash = hashing(initial, operator.keys)
     rows = initial if isinstance(function, Processing) else initial.select(*(column(name) for name in wanted))
-    rows = rows.select("*", F.expr(f"xxhash64({key_hash})").alias(place), worker(table, key_hash).alias(number))
+    rows = rows.select("*", F.expr(placing(key_hash)).alias(place), worker(table, key_hash).alias(number))
     rows = rows.repartitionById(table.n_workers, column(number)).drop(number)
     if isinstance(function, Processing):
         begins = replace(operator, function=replace(function, is_initial=True))
@@ -274,7 +274,7 @@ def _reports(tasks: DataFrame, n_workers: int) -> list[dict[str, Any]]:
 def _histogram(reports: list[dict[str, Any]]) -> Histogram:
     """What the tasks of a batch counted: a key is on one worker, so that counts of hot keys are exact."""
     places, counts = ([entry for report in reports for entry in report[name]] for name in ("places", "counts"))
-    keys, rows = spark_unhashed(np.array(places, np.int64).view(np.uint64)), np.array(counts, np.float64)
+    keys, rows = keys_at(np.array(places, np.int64).view(np.uint64)), np.array(counts, np.float64)
     order = np.lexsort((keys, -rows))
     return Histogram(keys[order], rows[order], float(sum(report["rows"] for report in reports) - rows.sum()))
 

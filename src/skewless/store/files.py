@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from pyarrow import fs
 
 from skewless.arrays import require
+from skewless.kernels.place import hosts_at
 from skewless.store.codec import Codec
 from skewless.store.share import Places, Share
 
-FORMAT = 1
+FORMAT = 2
 GAP = 1 << 16  # blocks that are no farther apart than this are read in one go
 INDEX = pa.schema(
     {
@@ -236,7 +237,7 @@ def _may_hold(index: Index, share: Share) -> NDArray[np.bool_]:
     among = among[~np.isin(among, index.hot[alone])]
     for size in np.unique(index.size[~alone]).tolist():
         mask = share.folded(size)
-        mask[(among & np.uint64(size - 1)).astype(np.int64)] = True
+        mask[hosts_at(among, size)] = True
         here = ~alone & (index.size == size)
         wanted[here] = mask[index.host[here]]
     return np.asarray(wanted & (index.rows > 0))

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from skewless.kernels.place import hosts_at
 from skewless.store.bulk import Bulk
 from skewless.store.codec import Values
 from skewless.store.files import Store, Tally, places_of
@@ -188,11 +189,11 @@ class HotCopy:
 
     def _drop(self, gone: Share) -> None:
         """Forget the keys of a share. Those of a host lie together in the database, whatever the number of hosts."""
-        bits = gone.hosts.size.bit_length() - 1
+        size, stays = gone.hosts.size, gone.hot[~gone.owned]
         for host in np.flatnonzero(gone.hosts).tolist():
-            ends = [host, host | (2**64 - 1 << bits) % 2**64]
+            ends = [host * 2**64 // size, (host + 1) * 2**64 // size - 1]
             first, last = _signed(np.array(ends, np.uint64)).tolist()
-            spared = _signed(gone.hot[~gone.owned & (gone.hot & np.uint64(gone.hosts.size - 1) == host)]).tolist()
+            spared = _signed(stays[hosts_at(stays, size) == host]).tolist()
             marks = ",".join("?" * len(spared))
             query = f"delete from state where place between ? and ? and place not in ({marks})"
             self._db.execute(query, (first, last, *spared))
@@ -299,15 +300,13 @@ def _boot() -> str:
         return json.dumps(round((time.time() - time.monotonic()) / 60))
 
 
-_REVERSED = np.array([int(f"{byte:08b}"[::-1], 2) for byte in range(256)], np.uint8)
+_FIRST = np.uint64(1 << 63)
 
 
 def _signed(places: Places) -> NDArray[np.int64]:
-    """Places as SQLite orders them: with their bits in reverse, the keys of a host follow one another."""
-    reversed_bits = _REVERSED[places.astype("<u8").view(np.uint8)].view(">u8").astype(np.uint64)
-    return (reversed_bits ^ np.uint64(1 << 63)).view(np.int64)
+    """Places as SQLite has integers, in the same order."""
+    return (places ^ _FIRST).view(np.int64)
 
 
 def _unsigned(numbers: NDArray[np.int64]) -> Places:
-    reversed_bits = numbers.view(np.uint64) ^ np.uint64(1 << 63)
-    return np.asarray(_REVERSED[reversed_bits.astype("<u8").view(np.uint8)].view(">u8").astype(np.uint64))
+    return numbers.view(np.uint64) ^ _FIRST

@@ -11,17 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skewless.arrays import require
+from skewless.kernels.place import hosts_at, key_places
 from skewless.table import RoutingTable
 
-Places = NDArray[np.uint64]  # of keys: what `spark_hash` makes of their hashes; the lower bits are the host
+Places = NDArray[np.uint64]  # of keys, by `kernels.place`: the leading bits are the host
 
 
 @dataclass(frozen=True, eq=False)
 class Share:
     """A set of keys, given by hosts, except for hot keys, of which each is in or out by itself.
 
-    Shares are of any number of hosts: a host is the lower bits of a place, so that host i of H is the hosts i and
-    i + H of 2 H. What moves when a table changes is a difference of two shares, and is a share again.
+    Shares are of any number of hosts: a host is the leading bits of a place, so that host i of H is the hosts 2 i and
+    2 i + 1 of 2 H. What moves when a table changes is a difference of two shares, and is a share again.
     """
 
     hosts: NDArray[np.bool_]  # a power of two of them
@@ -32,8 +33,9 @@ class Share:
     def of(cls, table: RoutingTable, worker: int) -> Self:
         """What a worker answers for under a table."""
         require(not table.splits_keys, "this table splits keys, but the state of a key is whole on one worker")
-        order = np.argsort(table.mixed)
-        return cls(table.hosts == worker, table.mixed[order], (table.workers == worker)[order])
+        hot = key_places(table.keys)
+        order = np.argsort(hot)
+        return cls(table.hosts == worker, hot[order], (table.workers == worker)[order])
 
     @classmethod
     def whole(cls, all_keys: bool = True) -> Self:
@@ -41,14 +43,14 @@ class Share:
         return cls(np.array([all_keys]), np.empty(0, np.uint64), np.empty(0, np.bool_))
 
     def has(self, places: Places) -> NDArray[np.bool_]:
-        found = self.hosts[(places & np.uint64(self.hosts.size - 1)).astype(np.int64)]
+        found = self.hosts[hosts_at(places, self.hosts.size)]
         number, is_hot = self._numbers(places)
         found[is_hot] = self.owned[number[is_hot]]
         return found
 
     def units(self, places: Places) -> NDArray[np.int64]:
         """The unit of each key: its host; for hot key number i, the number of hosts and i."""
-        units = (places & np.uint64(self.hosts.size - 1)).astype(np.int64)
+        units = hosts_at(places, self.hosts.size)
         number, is_hot = self._numbers(places)
         units[is_hot] = self.hosts.size + number[is_hot]
         return units
@@ -69,7 +71,7 @@ class Share:
 
     def _with(self, other: Share, both: Callable[..., NDArray[np.bool_]]) -> Share:
         size = max(self.hosts.size, other.hosts.size)
-        hosts = [np.tile(share.hosts, size // share.hosts.size) for share in (self, other)]
+        hosts = [share.hosts.repeat(size // share.hosts.size) for share in (self, other)]
         hot = np.union1d(self.hot, other.hot)
         return Share(both(*hosts), hot, both(self.has(hot), other.has(hot)))
 
@@ -80,8 +82,8 @@ class Share:
     def folded(self, size: int) -> NDArray[np.bool_]:
         """For each of so many hosts: may it hold keys of this share that are not hot ones?"""
         if size >= self.hosts.size:
-            return np.tile(self.hosts, size // self.hosts.size)
-        return np.asarray(self.hosts.reshape(-1, size).any(axis=0))
+            return self.hosts.repeat(size // self.hosts.size)
+        return np.asarray(self.hosts.reshape(size, -1).any(axis=1))
 
     def to_json(self) -> str:
         content = {
