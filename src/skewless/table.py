@@ -41,7 +41,7 @@ class _Compiled(NamedTuple):
 class RoutingTable:
     """Hot keys with the workers that share them, and hosts, which are hash buckets, for all other keys.
 
-    The host of a tail key are the leading bits of its place. The row of a hot key throws a coin that is the hash of its
+    The host of a tail key is the leading bits of its place. The row of a hot key throws a coin that is the hash of its
     ordinal, never the ordinal itself, which periodic data would defeat; each worker gets its part of WHOLE. So routing
     is a function of (row, table), the same in Python and in Spark. `version` is that of the policy it comes from.
     """

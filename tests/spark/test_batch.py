@@ -23,11 +23,12 @@ from pyspark.sql import functions as F
 import skewless.spark as sl
 from skewless import RoutingTable, streams
 from skewless.histogram import Histogram
+from skewless.kernels.place import key_places
 from skewless.spark.batch import routed
 from skewless.spark.keys import hashed
 from skewless.spark.parallelism import parallelism
 from skewless.spark.profile import ENOUGH, explained, hash_straggler, reads
-from skewless.spark.route import numbered, packed, perfect, sharing, worker
+from skewless.spark.route import numbered, packed, perfect, placing, sharing, worker
 
 # In one process, whatever the number of those: a Spark takes long to start.
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
@@ -156,6 +157,20 @@ def test_packed_numbers_are_what_they_were(spark: SparkSession, largest: int) ->
     values = np.append(streams.as_keys(np.arange(36)) % np.uint64(largest + 1), largest).astype(np.int64)
     found = frame(spark.range(values.size).select("id", F.expr(packed(values, "id")))).sort_values("id")
     assert found.iloc[:, 1].tolist() == values.tolist()
+
+
+def test_places_are_those_of_the_store(spark: SparkSession) -> None:
+    """Of any key, also one whose halves are as large as can be: Spark would refuse what overflows."""
+    corners = np.array([0, 1, 2**31, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 2**32, 2**64 - 1], np.uint64)
+    keys = np.concatenate((corners, streams.as_keys(np.arange(1000))))
+    rows = spark.createDataFrame(pd.DataFrame({"h": keys.view(np.int64)}), "h long")
+    data = frame(
+        rows.select("h", F.expr(placing("h")).alias("place"), worker(RoutingTable.hashed(1000), "h").alias("w"))
+    )
+    found = data["h"].to_numpy().view(np.uint64)
+    assert np.sort(found).tolist() == np.sort(keys).tolist()
+    assert data["place"].to_numpy().view(np.uint64).tolist() == key_places(found).tolist()
+    assert data["w"].tolist() == RoutingTable.hashed(1000).route(found).tolist()
 
 
 def test_a_table_with_hosts_of_its_own_routes_natively(spark: SparkSession) -> None:

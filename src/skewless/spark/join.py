@@ -12,7 +12,7 @@ from skewless.arrays import require, whole
 from skewless.spark.batch import WORKER, checksums, little, workers_for
 from skewless.spark.grids import KEEPS, Counted, Grids, gridded
 from skewless.spark.keys import any_null, column, fields_of, hashing, quoted, unused
-from skewless.spark.profile import PHYSICAL, explained, profiles, read_by, reads
+from skewless.spark.profile import explained, profiles, reads
 from skewless.spark.route import constant, element, perfect, working
 
 How = Literal["inner", "left", "right", "full", "semi", "anti"]
@@ -49,11 +49,9 @@ def join(
     if n_workers is not None:
         whole("n_workers", n_workers, 1)
     plain = left.join(right, list(names), kind)
-    plan = explained(plain, "cost")
-    is_little = n_workers is None and little([read_by(plan)], native=False)
-    if is_little or "Broadcast" in plan.partition(PHYSICAL)[2]:
-        return plain
     known = [reads(side) for side in (left, right)]
+    if (n_workers is None and little(known, native=False)) or "Broadcast" in explained(plain):
+        return plain
     workers = workers_for(left, n_workers, known)
     # Those with a NULL apart: they match nothing.
     found = profiles([(left, names), (right, names)], None, matching=True, known=known)

@@ -151,20 +151,14 @@ _KEEPING = {"Project", "Filter", "Sample", "Union", "Sort", "Repartition", "Repa
 # These give no more than that, either; but how many they may give at most is not what their leaves have.
 _FOLDING = {"Aggregate", "Deduplicate", "GlobalLimit", "LocalLimit", "Window", "ArrowEvalPython", "BatchEvalPython"}
 _COUNTED = {"InMemoryRelation", "LocalRelation", "Range"}
-PHYSICAL = "== Physical Plan =="  # stands between the two plans of which Spark explains costs
 
 
 def reads(df: DataFrame) -> Reads:
-    """What is read for a DataFrame. Runs no job."""
-    return read_by(explained(df, "cost"))
-
-
-def read_by(plan: str) -> Reads:
-    """What is read by a plan that Spark explained with its costs: its leaves."""
+    """What is read for a DataFrame: the leaves of its plan. Runs no job."""
     units = {unit: 1024**power for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB"))}
     size, rows, most, grows = 0.0, 0.0, 0.0, False
     known = re.compile(r"^([ :+-]*)(\w+).*Statistics\(sizeInBytes=([\d.E+]+) (\w+)(?:, rowCount=([\d.E+]+))?")
-    logical = plan.partition(PHYSICAL)[0].splitlines()
+    logical = explained(df, "cost").partition("== Physical Plan ==")[0].splitlines()
     nodes = [(found, line) for line in logical if (found := known.match(line))]
     depths = [len(found[1]) for found, _ in nodes]
     for (found, line), depth, following in zip(nodes, depths, [*depths[1:], 0], strict=True):
