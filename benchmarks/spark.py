@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 from statistics import median
 from time import perf_counter
 
@@ -40,15 +41,14 @@ def running(made: Callable[[], DataFrame]) -> Callable[[int], None]:
 def race(ways: Mapping[str, Callable[[int], None]], rounds: int, warm: int = 1) -> dict[str, list[float]]:
     """Seconds of each way in each round; they take turns, and are told the number of the round.
 
-    Another way begins each round: whoever comes after a certain one finds its garbage.
+    They come in another order each round: whoever comes after a certain one finds its garbage, and if the JVM collects
+    that every so many queries, it would always be the same one that waits for it.
 
     warm: rounds before those that count: the JVM compiles, and Python workers start.
     """
     seconds: dict[str, list[float]] = {name: [] for name in ways}
-    names = list(ways)
     for number in range(-warm, rounds):
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
+        for name in Random(number).sample(list(ways), len(ways)):
             began = perf_counter()
             ways[name](number)
             spent = perf_counter() - began

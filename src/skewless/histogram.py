@@ -31,6 +31,12 @@ class Histogram:
         order = np.lexsort((keys, -counts))
         return Histogram(keys[order], counts[order], self.rest + other.rest, max(self.noise, other.noise))
 
+    def count_of(self, keys: Keys) -> NDArray[np.float64]:
+        """How often each of these keys occurred; 0 if it was not kept."""
+        both, number = np.unique(np.concatenate((self.keys, keys)), return_inverse=True)
+        counts = np.bincount(number[: self.keys.size], self.counts, both.size).astype(np.float64)
+        return np.asarray(counts[number[self.keys.size :]])
+
     def heavier_than(self, share: float) -> int:
         """How many keys have more than this share of all tuples."""
         return int(np.searchsorted(-self.counts, -share * self.total))

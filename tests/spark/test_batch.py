@@ -548,6 +548,10 @@ def test_explain_says_what_and_why(spark: SparkSession) -> None:
     parts = sl.explain(df, "k", operator="ArrowAggregate", n_workers=8)
     assert parts.split >= 1
     assert parts.after < 1.05 < parts.before
+    assert sl.explain(df, "k", operator="collect_list", n_workers=8).split == parts.split
+    beside = sl.explain(df.limit(0), "k", operator="cogroup", other=df, n_workers=8)
+    assert beside.hot == parts.hot
+    assert beside.before == parts.before
     plain = sl.explain(df, "k", operator="agg", n_workers=8)
     assert plain.chosen == "hash"
     assert "leave it to Spark" in str(plain)

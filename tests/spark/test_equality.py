@@ -179,7 +179,9 @@ def joined(how: str) -> Callable[[SparkSession, Case], None]:
         left, right = case.rows(spark), case.rows(spark, "u", 60, 1)
         if case.seed % 2:
             left, right = right, left
-        ours, plain = sl.join(left, right, case.keys, how, n_workers=case.workers), left.join(right, case.keys, how)
+        partitioner = ("auto", "level", "kip")[case.seed % 3]
+        ours = sl.join(left, right, case.keys, how, n_workers=case.workers, partitioner=partitioner)
+        plain = left.join(right, case.keys, how)
         assert ours.columns == plain.columns
         assert rows(ours) == rows(plain)
 

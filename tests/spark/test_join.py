@@ -12,8 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import skewless.spark as sl
+from skewless import RoutingTable
 from skewless.histogram import Histogram
-from skewless.spark.grids import Counted, Grids, gridded
+from skewless.partitioners.level import Level
+from skewless.spark.grids import Costs, Counted, Grids, gridded
 from skewless.spark.keys import hashed
 from skewless.spark.profile import explained
 from tests.spark.test_batch import frame, rows, skewed
@@ -122,16 +124,68 @@ def test_one_row_of_a_hot_key_is_enough_to_know_it(spark: SparkSession, unbroadc
     assert "Aggregate" in explained(found)
 
 
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("hot", ["right", "both"])
+def test_joins_by_any_partitioner_are_those_of_spark(
+    spark: SparkSession, unbroadcast: None, hot: str, how: str
+) -> None:
+    """Whole keys and split ones, planned, distilled and given."""
+    left, right = (
+        side(spark, keys, 30, name, seed) for seed, (keys, name) in enumerate(zip(HOT[hot], "wu", strict=True))
+    )
+    plain = rows(left.join(right, "k", how))
+    hashes = sl.profile(left.unionByName(right, True), "k").histogram.keys
+    shared = RoutingTable.distill(hashes.repeat(60), np.arange(60 * hashes.size, dtype=np.int32) % 3, 5)
+    assert shared.splits_keys
+    for partitioner in ("kip", "pkg", Level(4), RoutingTable.hashed(3), shared):
+        ours = sl.join(left, right, "k", how, partitioner=partitioner, n_workers=4 if partitioner == "pkg" else None)
+        assert "shufflepartitionidpassthrough" in explained(ours)
+        assert rows(ours) == plain
+
+
+def test_a_join_goes_by_the_shares_of_a_table(spark: SparkSession, unbroadcast: None) -> None:
+    left = side(spark, {"a": 8000}, 0, "w", 0).select("k", "v")
+    right = side(spark, {"a": 1}, 0, "u", 1).select("k", "u")
+    key = sl.profile(left, "k").histogram.keys
+    shares = np.array([0.5, 0.3, 0.2])
+    table = RoutingTable.hashed(4).placing(key, np.array([0, 3]), np.array([3, 0, 1], np.int32), shares)
+    found = sl.join(left, right, "k", partitioner=table)
+    loads = frame(found.select(F.spark_partition_id().alias("p")).groupBy("p").count()).set_index("p")["count"]
+    assert loads.sum() == 8000
+    for worker, share in zip((3, 0, 1), shares, strict=True):
+        assert abs(loads[worker] / 8000 - share) < 0.03  # five deviations
+
+
+def test_explain_says_what_a_join_does(spark: SparkSession, unbroadcast: None) -> None:
+    left, right = side(spark, {"a": 4000, None: 60}, 900, "w", 0), side(spark, {"a": 3}, 900, "u", 1)
+    found = sl.explain(left, "k", operator="join", other=right, how="left", n_workers=8)
+    assert (found.chosen, found.split) == ("grids", 1)
+    assert found.after < 1.3 < 2 < found.before
+    assert found.hot[0] == (("a",), 4003)
+    assert "balance by grids, 1 keys split" in str(found)
+    little = sl.explain(left, "k", operator="join", other=right)
+    assert little.chosen == "hash"
+    assert "so little data" in little.reason
+    even = spark.range(4000).select((F.col("id") % 1000).alias("k"))
+    assert "no key is so hot" in sl.explain(even, "k", operator="join", other=even, n_workers=4).reason
+    spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
+    assert "every task" in sl.explain(left, "k", operator="join", other=right, n_workers=8).reason
+
+
 def counted(counts: dict[int, float], rest: float = 0.0, nulls: float = 0.0) -> Counted:
     keys = np.array(sorted(counts, key=lambda key: -counts[key]), np.uint64)
     return Counted(Histogram(keys, np.array([counts[int(key)] for key in keys], np.float64), rest), nulls)
+
+
+def planned(left: Counted, right: Counted, how: str) -> Grids | None:
+    return gridded(Costs.of((left, right), how), how, 16)
 
 
 def test_what_is_spread_and_copied_depends_on_what_pays() -> None:
     few = dict.fromkeys(range(1, 50), 10.0)
 
     def shapes(left: dict[int, float], right: dict[int, float], how: str) -> Grids:
-        found = gridded(counted(few | left), counted(few | right), how, 16)
+        found = planned(counted(few | left), counted(few | right), how)
         assert found is not None
         return found
 
@@ -148,11 +202,11 @@ def test_what_is_spread_and_copied_depends_on_what_pays() -> None:
 
 def test_joins_of_even_keys_are_left_to_spark() -> None:
     many = counted(dict.fromkeys(range(4000), 5.0), rest=1e5)
-    assert gridded(many, many, "inner", 16) is None
-    assert gridded(counted({}), counted({}), "full", 16) is None
+    assert planned(many, many, "inner") is None
+    assert planned(counted({}), counted({}), "full") is None
     nulls = counted(dict.fromkeys(range(4000), 5.0), rest=1e5, nulls=1e6)
-    assert gridded(nulls, many, "left", 16) is not None
-    assert gridded(nulls, many, "right", 16) is None
+    assert planned(nulls, many, "left") is not None
+    assert planned(nulls, many, "right") is None
 
 
 def test_joins_refuse_what_they_cannot_do(spark: SparkSession) -> None:
@@ -161,3 +215,21 @@ def test_joins_refuse_what_they_cannot_do(spark: SparkSession) -> None:
         sl.join(df, df, "k", "cross")
     with pytest.raises(ValueError, match="the same types"):
         sl.join(df, df.select(F.col("v").alias("k")), "k")
+    with pytest.raises(ValueError, match="a join takes no Exact"):
+        sl.join(df, df, "k", partitioner=sl.Exact("pkg"))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the table is for 3 workers, not for 4"):
+        sl.join(df, df, "k", partitioner=RoutingTable.hashed(3), n_workers=4)
+    with pytest.raises(ValueError, match="join has another DataFrame: `other` is for cogroup and join"):
+        sl.explain(df, "k", operator="join")
+
+
+def test_nulls_that_lie_anywhere_need_the_shuffle_checksum(spark: SparkSession, unbroadcast: None) -> None:
+    df, name = skewed(spark), "spark.sql.shuffle.orderIndependentChecksum.enabled"
+    spark.conf.set(name, "false")
+    try:
+        with pytest.raises(ValueError, match="a retried task may lose or double rows"):
+            sl.join(df, df, "k", "left", partitioner=RoutingTable.hashed(3))
+        ids = spark.range(9).withColumnRenamed("id", "k")  # never NULL
+        assert sl.join(ids, ids, "k", partitioner=RoutingTable.hashed(3)).count() == 9
+    finally:
+        spark.conf.unset(name)

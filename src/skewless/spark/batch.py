@@ -29,6 +29,7 @@ _log = logging.getLogger("skewless")
 TINY = 2**20  # bytes: as much as AQE gives a task at least
 SMALL = 2**26  # bytes: as much as Spark advises to give a task; it is done soon, if it is native work
 MILD = 1.25  # times the mean that the longest worker takes: to balance less than that costs more than it brings
+LITTLE = "Spark is done with so little data soon; if its rows are much work, say n_workers"
 WORKER = "worker"  # the name of our column, if the user has none of that name
 
 
@@ -57,8 +58,7 @@ def placed(
     """
     fields_of(df, keys)
     if isinstance(partitioner, RoutingTable):
-        given = partitioner.n_workers
-        require(n_workers in (None, given), f"the table is for {given} workers, not for {n_workers}")
+        workers_for(df, partitioner, n_workers)
         require(split or not partitioner.splits_keys, "this table splits keys, but each is needed whole on one worker")
         return _checked(df, partitioner)
     frames = [(df, keys)] if beside is None else [(df, keys), beside]
@@ -67,9 +67,8 @@ def placed(
     may_leave = partitioner == "auto" and known is not None and not always
     if may_leave and little(known or (), native):
         return None
-    workers = workers_for(df, n_workers, known or ()) if isinstance(wanted, str) else wanted.n_workers
+    workers = workers_for(df, wanted, n_workers, known or ())
     p = chosen(wanted, workers, split, BATCH_COSTS)
-    require(n_workers in (None, workers), f"{p.name} is for {workers} workers, not for {n_workers}")
     if isinstance(partitioner, Exact):
         alone = not split and not exact.agrees(p)
         meet = not alone or beside is None
@@ -132,8 +131,14 @@ def chosen(
     return partitioner
 
 
-def workers_for(df: DataFrame, n_workers: int | None, known: Sequence[Reads]) -> int:
-    """The number of workers: as many as are asked for, or as many as the session has for what is read."""
+def workers_for(df: DataFrame, by: Placing, n_workers: int | None, known: Sequence[Reads] = ()) -> int:
+    """The number of workers: as many as a table or partitioner is for, as many as are asked for, or as many as the
+    session has for what is read.
+    """
+    if not isinstance(by, str):
+        name = "the table" if isinstance(by, RoutingTable) else by.name
+        require(n_workers in (None, by.n_workers), f"{name} is for {by.n_workers} workers, not for {n_workers}")
+        return by.n_workers
     if n_workers is not None:
         return whole("n_workers", n_workers, 1)
     return parallelism(df.sparkSession, sum(inf if one.grows else one.bytes for one in known))

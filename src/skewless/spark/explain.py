@@ -10,13 +10,18 @@ from pyspark.sql import DataFrame
 
 from skewless.arrays import require
 from skewless.partitioners.auto import Auto
-from skewless.spark.batch import BATCH_COSTS, MILD, little, mild, workers_for
-from skewless.spark.profile import profiles, reads
+from skewless.spark.batch import BATCH_COSTS, LITTLE, MILD, little, mild, workers_for
+from skewless.spark.grids import MARGIN, gridded
+from skewless.spark.join import Sides
+from skewless.spark.profile import hottest, profiles, reads, straggler
 from skewless.table import RoutingTable
 
-Operator = Literal["repartition", "applyInPandas", "applyInArrow", "cogroup", "over", "agg", "ArrowAggregate"]
-SPLITTING = ("ArrowAggregate",)  # may a key's rows be worked on in parts?
-NATIVE = ("repartition", "over")  # is it Spark's own work that is done with the rows?
+Operator = Literal[
+    "repartition", "applyInPandas", "applyInArrow", "cogroup", "over", "agg", "collect_list", "ArrowAggregate", "join"
+]
+SPLITTING = ("collect_list", "ArrowAggregate")  # may a key's rows be worked on in parts?
+NATIVE = ("repartition", "over", "collect_list")  # is it Spark's own work that is done with the rows?
+PAIRED = ("cogroup", "join")  # of two DataFrames
 HOTTEST = 5  # keys that are named
 
 
@@ -52,26 +57,39 @@ def explain(
     operator: Operator = "applyInPandas",
     n_workers: int | None = None,
     sample: float | None = None,
+    other: DataFrame | None = None,
+    how: str = "inner",
 ) -> Explanation:
     """What the verb would do with these keys, and why; profiles them, and runs nothing else.
 
-    operator: the verb, or "ArrowAggregate" for agg with one of those, for which keys may be split.
+    operator: the verb. "agg" is for aggregates that Spark combines; others have their own names, "collect_list" and
+        "ArrowAggregate": there keys may be split.
     sample: the share of rows to look at, as the verbs take it.
+    other: the right side of a cogroup or a join, which has the same keys.
+    how: of a join.
     """
     require(operator in get_args(Operator), f"operator is one of {', '.join(get_args(Operator))}, not {operator!r}")
-    known = [reads(df)]
-    workers = workers_for(df, n_workers, known)
-    (found,) = profiles([(df, keys)], sample, n_workers=workers, known=known)
+    needs = "another DataFrame" if operator in PAIRED else "no other DataFrame"
+    require(
+        (other is not None) == (operator in PAIRED), f"{operator} has {needs}: `other` is for {' and '.join(PAIRED)}"
+    )
+    if operator == "join" and other is not None:
+        require(sample is None, "a join says itself what share of the rows it looks at: leave sample out")
+        return _joined(Sides.of(df, other, keys, how), n_workers)
+    frames = [(side, keys) for side in (df, other) if side is not None]
+    known = [reads(side) for side, _ in frames]
+    workers = workers_for(df, "auto", n_workers, known)
+    found = profiles(frames, sample, n_workers=workers, known=known)
+    histogram = found[0].histogram if other is None else found[0].histogram + found[1].histogram
     hashed = RoutingTable.hashed(workers)
     p = Auto(workers, split=operator in SPLITTING, costs=BATCH_COSTS)
-    table, decision = p.decided(found.histogram, hashed)
+    table, decision = p.decided(histogram, hashed)
     chosen, reason = decision.chosen, decision.reason
-    if n_workers is None and mild(found.histogram, workers):
+    if n_workers is None and mild(histogram, workers):
         chosen, table = "hash", hashed
         reason = f"hashing spreads these keys well: to balance them brings less than {MILD - 1:.0%}"
     if n_workers is None and little(known, native=operator in NATIVE):
-        chosen, table = "hash", hashed
-        reason = "Spark is done with so little data soon; if its rows are much work, say n_workers"
+        chosen, table, reason = "hash", hashed, LITTLE
     if operator == "agg":
         chosen, table = "hash", hashed
         reason = "Spark combines aggregates before it sends rows anywhere: a hot key is one row of each map task"
@@ -79,10 +97,35 @@ def explain(
         operator,
         workers,
         chosen,
-        found.straggler(workers),
-        found.straggler(workers, table),
-        found.hottest(HOTTEST),
+        straggler(histogram, hashed),
+        straggler(histogram, table),
+        hottest(frames, histogram, HOTTEST),
         int((np.diff(table.starts) > 1).sum()),
         reason,
-        found.describe(workers),
+        "; beside it ".join(one.describe(workers) for one in found),
+    )
+
+
+def _joined(sides: Sides, n_workers: int | None) -> Explanation:
+    """Of a join. What a key costs there are its rows on both sides, and those that come out."""
+    known = sides.read()
+    workers = workers_for(sides.left, "auto", n_workers, known)
+    found, costs = sides.counted(known)
+    reason = sides.spared(known, n_workers)
+    grids = None if reason else gridded(costs, sides.kind, workers)
+    before, mean = costs.hashed(workers), costs.mean(workers) or 1.0
+    after, split = before, 0
+    if grids is not None:
+        after, split = grids.longest, int((grids.rows * grids.columns > 1).sum())
+        reason = "hot keys are spread over several workers, and what they must meet is copied there; NULLs are anywhere"
+    return Explanation(
+        "join",
+        workers,
+        "hash" if grids is None else "grids",
+        before / mean,
+        after / mean,
+        hottest(sides.frames, found[0].histogram + found[1].histogram, HOTTEST),
+        split,
+        reason or f"no key is so hot that to spread it would bring {MARGIN:.0%}",
+        "; beside it ".join(one.describe(workers) for one in found),
     )

@@ -1,8 +1,9 @@
-"""Where the hot keys of a join meet: grids of cells, planned from how often keys occur on both sides."""
+"""Where the hot keys of a join meet: grids of cells, planned from how often keys occur on both sides, or by a table."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import nan
 from typing import NamedTuple
 
 import numpy as np
@@ -45,8 +46,9 @@ class Grids:
     columns: NDArray[np.int64]
     starts: NDArray[np.int64]  # of the cells of each key
     workers: NDArray[np.int32]  # of the cells, row by row
-    longest: float  # what the busiest worker has to do
+    longest: float = nan  # what the busiest worker has to do; not known if somebody else says where keys go
     distinct: bool = False  # of a hot key, one row of the right side is enough, and the others are left out
+    shares: RoutingTable | None = None  # that says how rows of these, its split keys, are spread; if none, all alike
 
     @property
     def copies(self) -> tuple[bool, bool]:
@@ -79,14 +81,25 @@ class Costs:
         left, right = (side.keys for side in sides)
         both = left + right
         nulls = sum(side.nulls for side, kept in zip(sides, KEEPS[how], strict=True) if kept)
-        counts = [dict(zip(side.keys.tolist(), side.counts.tolist(), strict=True)) for side in (left, right)]
-        of_left, of_right = (np.array([known.get(key, 0.0) for key in both.keys.tolist()]) for known in counts)
+        of_left, of_right = (side.count_of(both.keys) for side in (left, right))
         return cls(both.keys, of_left, of_right, both.rest, nulls, 0.0 if how in ("semi", "anti") else 1.0)
 
     @property
     def whole(self) -> NDArray[np.float64]:
         """Of each key, on one worker."""
         return self.left + self.right + self.pairs * self.left * self.right
+
+    @property
+    def histogram(self) -> Histogram:
+        """For partitioners: so much work is a key, as if it were tuples."""
+        order = np.lexsort((self.keys, -self.whole))
+        return Histogram(self.keys[order], self.whole[order], self.rest + self.nulls)
+
+    def hashed(self, n_workers: int) -> float:
+        """Of the busiest worker in Spark's own plan, which sends all NULLs to one."""
+        plain = RoutingTable.hashed(n_workers).loads(self.keys, self.whole, self.rest)
+        plain[0] += self.nulls
+        return float(plain.max())
 
     def mean(self, n_workers: int) -> float:
         """Of a worker."""
@@ -98,22 +111,39 @@ class Costs:
         return np.asarray(left + right + self.pairs * left * right)
 
 
-def gridded(left: Counted, right: Counted, how: str, n_workers: int) -> Grids | None:
+def tabled(table: RoutingTable, left: Histogram, right: Histogram, how: str) -> Grids:
+    """Keys where a table has them.
+
+    Rows of a split key are spread by its parts on the side that has more of them, and copied on the other. For semi and
+    anti joins that is always the right one: a copy of each row of the left might come out.
+    """
+    lengths, of_left = np.diff(table.starts), left.count_of(table.keys) >= right.count_of(table.keys)
+    of_left |= how in ("semi", "anti")
+    split = lengths > 1
+    own = np.repeat(split, lengths)
+    return Grids(
+        table.placing(table.keys[~split], np.arange((~split).sum() + 1), table.workers[~own], np.ones((~own).sum())),
+        table.keys[split],
+        np.where(of_left, lengths, 1)[split],
+        np.where(of_left, 1, lengths)[split],
+        np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths[split]))),
+        table.workers[own],
+        shares=table,
+    )
+
+
+def gridded(costs: Costs, how: str, n_workers: int) -> Grids | None:
     """Grids for the keys that matter to balance; None if hashing is about as good.
 
     What needs a side to be read once more is done only where it pays: to copy rows that may come out without a match,
     and to leave out what semi and anti joins need not see.
     """
-    costs = Costs.of((left, right), how)
-    # Spark sends all NULLs to one worker; here they are spread.
-    plain = RoutingTable.hashed(n_workers).loads(costs.keys, costs.whole, costs.rest)
-    plain[0] += costs.nulls
     best = _gridded(costs, n_workers, KEEPS[how])
     of_keys = how in ("semi", "anti")
     other = _gridded(costs, n_workers, KEEPS[how] if of_keys else (False, False), distinct=of_keys)
     if other.longest < (1 - MARGIN) * best.longest:
         best = other
-    return best if best.longest < (1 - MARGIN) * float(plain.max()) else None
+    return best if best.longest < (1 - MARGIN) * costs.hashed(n_workers) else None
 
 
 def _gridded(costs: Costs, n_workers: int, single: tuple[bool, bool], distinct: bool = False) -> Grids:

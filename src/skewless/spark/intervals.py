@@ -15,7 +15,7 @@ from skewless.histogram import Histogram
 from skewless.spark.batch import WORKER
 from skewless.spark.checkpoint import Checkpoint, write_rows
 from skewless.spark.engine import Batch, Found
-from skewless.spark.grids import Counted, Grids, gridded
+from skewless.spark.grids import Costs, Counted, Grids, gridded
 from skewless.spark.join import placed
 from skewless.spark.keys import any_null, column, hashed, unused
 from skewless.spark.profile import frequencies, histogram, observed
@@ -147,7 +147,7 @@ class Intervals:
 
     def _joined(self, left: DataFrame, right: DataFrame, counted: Sequence[dict[str, Any]]) -> DataFrame:
         of_left, of_right = (Counted(_histogram(side), 0.0) for side in counted)
-        grids = gridded(of_left, of_right, "inner", self.n_workers)
+        grids = gridded(Costs.of((of_left, of_right), "inner"), "inner", self.n_workers)
         if grids is None:
             return left.join(right, list(self.keys), "inner")
         return _placed_pairs(left, right, self.keys, grids)

@@ -50,13 +50,7 @@ class Profile:
 
     def hottest(self, most: int = 10) -> list[tuple[tuple[Any, ...], int]]:
         """The hottest keys with their rows. Runs a job: the profile itself knows hashes only."""
-        hashes = self.histogram.keys[:most].view(np.int64).tolist()
-        (name,) = unused(self.df, "hash")
-        found = self.df.select(*map(column, self.keys), hashed(self.df, self.keys).alias(name))
-        found = found.where(column(name).isin(hashes)).dropDuplicates([name])
-        values = {row[-1]: tuple(row[:-1]) for row in found.collect()}
-        counts = dict(zip(hashes, self.histogram.counts[:most].astype(int).tolist(), strict=True))
-        return [(values[hash_], counts[hash_]) for hash_ in hashes if hash_ in values]
+        return hottest([(self.df, self.keys)], self.histogram, most)
 
     def describe(self, n_workers: int) -> str:
         """For people, with what it cost to know."""
@@ -73,6 +67,21 @@ class Profile:
         looked = f"{round(self.rows * self.sample):,} rows"
         part = "all rows" if self.sample == 1 else f"{looked}, {self.sample:.2%} of all,"
         return f"{part} measured in {self.seconds:.1f} s"
+
+
+def hottest(
+    frames: Sequence[tuple[DataFrame, tuple[str, ...]]], histogram: Histogram, most: int
+) -> list[tuple[tuple[Any, ...], int]]:
+    """The hottest keys of a histogram by their values, which are looked up in these DataFrames, with their rows."""
+    hashes = histogram.keys[:most].view(np.int64).tolist()
+    found = []
+    for df, keys in frames:
+        (name,) = unused(df, "hash")
+        rows = df.select(*map(column, keys), hashed(df, keys).alias(name))
+        found.append(rows.where(column(name).isin(hashes)).dropDuplicates([name]))
+    values = {row[-1]: tuple(row[:-1]) for row in reduce(DataFrame.unionAll, found).collect()}
+    counts = zip(hashes, histogram.counts[:most].astype(int).tolist(), strict=True)
+    return [(values[hash_], count) for hash_, count in counts if hash_ in values]
 
 
 def straggler(histogram: Histogram, table: RoutingTable) -> float:

@@ -121,18 +121,23 @@ def sharing(table: RoutingTable, number: str, ordinal: str) -> str:
     number: what `numbered` gives. A column, as the ordinal: every mention of an expression would be computed anew.
     ordinal: a bigint that differs from row to row.
     """
-    n_workers, lengths = table.n_workers, np.diff(table.starts)
+    n_workers, limit = table.n_workers, table.n_workers + int((np.diff(table.starts) > 1).sum())
+    return f"""CASE WHEN {number} < {n_workers}L THEN int({number})
+        WHEN {number} < {limit}L THEN {shared(table, f"{number} - {n_workers}L", ordinal)}
+        ELSE int({number} - {limit}L) END"""
+
+
+def shared(table: RoutingTable, index: str, ordinal: str) -> str:
+    """The worker of a row of a split key, in SQL; index: its number among the keys that are split."""
+    lengths = np.diff(table.starts)
     split = lengths > 1
-    limit = n_workers + int(split.sum())
     accept, aliases = table.alias
-    index, coin = f"{number} - {n_workers}L", f"xxhash64({ordinal})"
+    coin = f"xxhash64({ordinal})"
     # The upper half of the coin times the number of parts, without its lower half: below that number.
     upper = f"shiftrightunsigned({coin}, 32) * {element(lengths[split], index, 'bigint')}"
     part = f"({element(table.starts[:-1][split], index, 'bigint')} + shiftrightunsigned({upper}, 32))"
     own = f"({coin} & {WHOLE - 1}L) < {element(accept, part, 'bigint')}"
-    place = f"CASE WHEN {own} THEN {element(table.workers, part)} ELSE {element(aliases, part)} END"
-    return f"""CASE WHEN {number} < {n_workers}L THEN int({number})
-        WHEN {number} < {limit}L THEN {place} ELSE int({number} - {limit}L) END"""
+    return f"CASE WHEN {own} THEN {element(table.workers, part)} ELSE {element(aliases, part)} END"
 
 
 def placing(key: str) -> str:
