@@ -162,7 +162,7 @@ def test_explain_says_what_a_join_does(spark: SparkSession, unbroadcast: None) -
     assert (found.chosen, found.split) == ("grids", 1)
     assert found.after < 1.3 < 2 < found.before
     assert found.hot[0] == (("a",), 4003)
-    assert "balance by grids, 1 keys split" in str(found)
+    assert "balance by grids, 1 key split" in str(found)
     little = sl.explain(left, "k", operator="join", other=right)
     assert little.chosen == "hash"
     assert "so little data" in little.reason
@@ -219,8 +219,10 @@ def test_joins_refuse_what_they_cannot_do(spark: SparkSession) -> None:
         sl.join(df, df, "k", partitioner=sl.Exact("pkg"))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="the table is for 3 workers, not for 4"):
         sl.join(df, df, "k", partitioner=RoutingTable.hashed(3), n_workers=4)
-    with pytest.raises(ValueError, match="join has another DataFrame: `other` is for cogroup and join"):
+    with pytest.raises(ValueError, match="join is of two DataFrames: give the right one as `other`"):
         sl.explain(df, "k", operator="join")
+    with pytest.raises(ValueError, match="over is of one DataFrame: `other` is for cogroup and join"):
+        sl.explain(df, "k", operator="over", other=df)
 
 
 def test_nulls_that_lie_anywhere_need_the_shuffle_checksum(spark: SparkSession, unbroadcast: None) -> None:

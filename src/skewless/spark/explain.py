@@ -41,7 +41,8 @@ class Explanation:
 
     def __str__(self) -> str:
         names = ", ".join(f"{', '.join(map(str, key))} ({rows:,} rows)" for key, rows in self.hot)
-        verdict = "leave it to Spark" if self.chosen == "hash" else f"balance by {self.chosen}, {self.split} keys split"
+        split = "1 key" if self.split == 1 else f"{self.split} keys"
+        verdict = "leave it to Spark" if self.chosen == "hash" else f"balance by {self.chosen}, {split} split"
         return (
             f"{self.operator} over {self.n_workers:,} workers: {verdict}\n"
             f"  the longest worker takes {self.before:.2f} times the mean if hashed, {self.after:.2f} as planned\n"
@@ -69,10 +70,11 @@ def explain(
     how: of a join.
     """
     require(operator in get_args(Operator), f"operator is one of {', '.join(get_args(Operator))}, not {operator!r}")
-    needs = "another DataFrame" if operator in PAIRED else "no other DataFrame"
+    paired = " and ".join(PAIRED)
     require(
-        (other is not None) == (operator in PAIRED), f"{operator} has {needs}: `other` is for {' and '.join(PAIRED)}"
+        other is not None or operator not in PAIRED, f"{operator} is of two DataFrames: give the right one as `other`"
     )
+    require(other is None or operator in PAIRED, f"{operator} is of one DataFrame: `other` is for {paired}")
     if operator == "join" and other is not None:
         require(sample is None, "a join says itself what share of the rows it looks at: leave sample out")
         return _joined(Sides.of(df, other, keys, how), n_workers)
