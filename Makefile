@@ -1,39 +1,64 @@
-# Everything installs itself into .venv; every command can be repeated.
-PYTHON ?= python3.11
+# Every command sets up what it needs in .venv, from requirements.lock, and can be repeated.
+PYTHON ?= $(or $(firstword $(foreach minor,11 12 13,$(shell command -v python3.$(minor)))),python3.11)
+VERSION ?= 4.1
+SMOKE ?=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+LOG := $(VENV)/setup.log
+SPARK_VENV := .venv-spark-$(VERSION)
+PIP := python -m pip install --disable-pip-version-check --no-input
+KERNEL_TESTS := tests/partitioners/test_laws.py tests/partitioners/test_oracles.py tests/kernels tests/ingest/test_accumulator.py
+FAILED = { tail -n 20 $(LOG); echo "Set-up failed; the whole log is in $(LOG)"; exit 1; }
 
 .DEFAULT_GOAL := help
 
 help: ## list the commands
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-$(READY): pyproject.toml
-	@command -v $(PYTHON) >/dev/null || { echo "Skewless needs Python 3.11: install it, or say make PYTHON=/path/to/python3.11"; exit 1; }
-	@echo "Setting up $(VENV) (a minute, once) ..."
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+$(READY): requirements.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "Skewless needs Python 3.11 or newer, and there is no $(PYTHON). Install it, or run: make PYTHON=/path/to/python"; exit 1; }
+	@echo "Setting up $(VENV) (once, a few minutes)"
+	@mkdir -p $(VENV)
+	@echo "  1/3 virtual environment with $$($(PYTHON) --version)"
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) >$(LOG) 2>&1 || $(FAILED)
+	@echo "  2/3 $$(grep -c == requirements.lock) packages of requirements.lock; pyspark alone is 450 MB"
+	@$(BIN)/$(PIP) --requirement requirements.lock >$(LOG) 2>&1 || $(FAILED)
+	@echo "  3/3 skewless itself"
+	@$(BIN)/$(PIP) --no-deps --no-build-isolation --editable . >>$(LOG) 2>&1 || $(FAILED)
 	@touch $@
 
 java:
-	@command -v java >/dev/null || { echo "Spark needs Java 17: install it, for instance with apt install openjdk-17-jre-headless"; exit 1; }
+	@command -v java >/dev/null || { echo "Spark needs Java 17: install it, for instance with: apt install openjdk-17-jre-headless"; exit 1; }
 
-demo: $(READY) java ## a skewed group-by on real Spark, plain and with Skewless, task by task
-	@$(BIN)/python -m examples.words
+demo: java $(READY) ## one skewed job three ways, with the work of every task; writes out/demo.html
+	@mkdir -p out
+	@$(BIN)/python -m examples.demo $(PICTURE) 2>out/demo.log || { tail -n 20 out/demo.log; echo "The demo failed; the whole log is in out/demo.log"; exit 1; }
 
-stream: $(READY) java ## windows over a stream whose hot keys change, batch by batch
-	@$(BIN)/python -m examples.drifting
+stream: java $(READY) ## windows over a stream whose hot keys change, batch by batch
+	@mkdir -p out
+	@$(BIN)/python -m examples.drifting 2>out/stream.log || { tail -n 20 out/stream.log; echo "The stream failed; the whole log is in out/stream.log"; exit 1; }
 
 rank: $(READY) ## rank all partitioners on the words of the Python standard library
 	@$(BIN)/skewless simulate --stream words --workers 16
 
-test: $(READY) java ## run the checks and all tests, compiled and not compiled
+test: java $(READY) ## the checks and all tests, with compiled kernels and with plain Python ones
 	@$(MAKE) --no-print-directory check
 	@echo "Kernels as plain Python ..."
-	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 -m "not compiled" tests/test_laws.py tests/test_oracles.py tests/test_kernels.py tests/test_accumulator.py
+	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 -m "not compiled" $(KERNEL_TESTS)
 	@echo "Everything, compiled ..."
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+$(SPARK_VENV)/.ready: $(READY)
+	@echo "Setting up $(SPARK_VENV) with pyspark $(VERSION); all other packages are those of $(VENV)"
+	@test -x $(SPARK_VENV)/bin/pip || $(PYTHON) -m venv $(SPARK_VENV)
+	@$(SPARK_VENV)/bin/$(PIP) --no-deps 'pyspark==$(VERSION).*' >$(SPARK_VENV)/setup.log 2>&1 || { tail -n 20 $(SPARK_VENV)/setup.log; echo "Set-up failed; the whole log is in $(SPARK_VENV)/setup.log"; exit 1; }
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' >$$(echo $(SPARK_VENV)/lib/python*/site-packages)/others.pth
+	@touch $@
+
+test-spark: java $(SPARK_VENV)/.ready ## the Spark tests on another pyspark: VERSION=4.1 (SMOKE=1: only the short ones)
+	@$(SPARK_VENV)/bin/python -c 'import pyspark; print("pyspark", pyspark.__version__)'
+	@$(SPARK_VENV)/bin/python -m pytest -n 2 --dist loadgroup $(if $(SMOKE),-m smoke) tests/spark
 
 check: $(READY) ## style, types and the direction of imports
 	@$(BIN)/ruff check .
@@ -41,9 +66,21 @@ check: $(READY) ## style, types and the direction of imports
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports
 
-bench: $(READY) java ## speed and quality against peers in the same run (LONG=1: also 10^9 tuples over 10^4 workers)
+coverage: java $(READY) ## run all tests and report which lines of src they reach; writes out/coverage
+	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 -m "not compiled" --cov --cov-report= $(KERNEL_TESTS)
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-append --cov-report=term:skip-covered --cov-report=html:out/coverage
+
+lock: ## write requirements.lock again, with the newest versions that pyproject.toml allows
+	@rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
+	@echo "Resolving the newest versions (minutes); the log is in .venv-lock/setup.log"
+	@.venv-lock/bin/$(PIP) --editable '.[all,dev]' >.venv-lock/setup.log 2>&1 || { tail -n 20 .venv-lock/setup.log; exit 1; }
+	@{ echo "# Exact versions for development and CI. Written by: make lock"; .venv-lock/bin/python -m pip freeze --exclude-editable; } >requirements.lock
+	@rm -rf .venv-lock
+	@echo "Wrote requirements.lock with $$(grep -c == requirements.lock) packages"
+
+bench: java $(READY) ## speed and quality against peers in the same run (LONG=1: also 10^9 tuples over 10^4 workers)
 	@$(BIN)/python -m benchmarks.accumulator
-	@$(BIN)/python -m benchmarks.milp
+	@$(BIN)/python -m lab.milp
 	@$(BIN)/python -m benchmarks.planning
 	@$(BIN)/python -m benchmarks.routing $(if $(LONG),--long)
 	@$(BIN)/python -m benchmarks.spark_groups
@@ -56,25 +93,26 @@ bench: $(READY) java ## speed and quality against peers in the same run (LONG=1:
 	@$(BIN)/python -m benchmarks.state
 	@$(BIN)/python -m benchmarks.dr
 
-kills: $(READY) java ## kill 20 executors of batches, and streams 70 times; nothing may be lost or doubled (long)
-	@$(BIN)/python -m benchmarks.spark_kills
-	@$(BIN)/python -m benchmarks.stream_kills
-	@$(BIN)/python -m benchmarks.state_kills
+kills: java $(READY) ## kill 20 executors of batches, streams 70 times, and a receiver; nothing may be lost or doubled (long)
+	@$(BIN)/python -m tests.faults.spark_kills
+	@$(BIN)/python -m tests.faults.stream_kills
+	@$(BIN)/python -m tests.faults.state_kills
+	@$(BIN)/python -m tests.faults.receiver_kills
 
-reproduce: $(READY) ## the papers' figures and tables (minutes)
+reproduce: $(READY) ## compute Table II of the PKG paper again, and check its claims (minutes)
 	@$(BIN)/python -m lab.pkg
 
-pictures: $(READY) ## draw every partitioner under drift, and write docs/partitioners.md again
+pictures: $(READY) ## draw every partitioner under drift, and write docs/partitioners.md
 	@$(BIN)/python -m lab.pictures
 
-scaling: $(READY) java ## measure the gain by skew, workers and cost per row, and write docs/spark.md (15 minutes, on a quiet machine)
+scaling: java $(READY) ## measure the gain by skew, workers and cost per row, and write docs/spark.md (15 minutes, on a quiet machine)
 	@$(BIN)/python -m benchmarks.spark_scaling
 
-docs: $(READY) ## write the generated parts of README.md again
-	@$(BIN)/python -m benchmarks.readme
+docs: $(READY) ## write docs/partitioner-table.md from the registry
+	@$(BIN)/python -m lab.partitioner_table
 
 clean: ## remove what the other commands made
-	@rm -rf $(VENV) out spark-warehouse .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) .venv-* out spark-warehouse .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help java demo stream rank test check bench kills reproduce pictures scaling docs clean
+.PHONY: help java demo stream rank test test-spark check coverage lock bench kills reproduce pictures scaling docs clean

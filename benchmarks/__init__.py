@@ -1,1 +1,1 @@
-"""Speed, as ratios to a peer in the same run: interleaved, medians."""
+"""Speed and quality as ratios to a peer in the same run, with runs interleaved and medians compared."""

@@ -1,7 +1,7 @@
-"""What Prompt's accumulator costs while a batch comes in, what it saves when the batch ends, and what plans lose by it.
+"""What Prompt's accumulator costs while a batch arrives, what it saves at the end, and how it affects plans.
 
-Its peers sort when the batch has ended: either all tuples, or the keys, counted in a hash table as they came. All take
-turns; a ratio is the median over the rounds of (a time / the accumulator's in that round).
+Its peers sort at the end of the batch: either all tuples, or the keys, which a hash table counted on arrival. Runs are
+interleaved; a ratio is the median over the rounds of (a time / the accumulator's time in that round).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rich.progress import track
 from rich.table import Table
 
 from skewless import Keys, partitioner, streams
-from skewless.accumulator import BUDGET, Accumulated, Accumulator
+from skewless.ingest.accumulator import BUDGET, Accumulated, Accumulator
 from skewless.metrics import imbalance
 from skewless.partitioners.prompt import packed
 
@@ -29,9 +29,9 @@ Counts = NDArray[np.int64]
 
 
 def kinds(tuples: int, keys: int) -> dict[str, Keys]:
-    """Zipf streams, and one in which other keys become hot four times within the batch."""
-    found = {f"Zipf {exponent:g}": streams.zipf(tuples, keys, exponent) for exponent in (0.5, 1.0, 1.5)}
-    return {**found, "Zipf 1, drifting": streams.drifting(tuples, keys, 1.0, every=tuples // 4)}
+    """Returns Zipf streams, and one whose hot keys change four times within the batch."""
+    zipf = {f"Zipf {exponent:g}": streams.zipf(tuples, keys, exponent) for exponent in (0.5, 1.0, 1.5)}
+    return {**zipf, "Zipf 1, drifting": streams.drifting(tuples, keys, 1.0, every=tuples // 4)}
 
 
 def accumulator(keys: Keys, budget: int = BUDGET) -> Accumulator:
@@ -46,7 +46,7 @@ def accumulated(keys: Keys, budget: int) -> Accumulated:
 
 
 class Times(NamedTuple):
-    """Seconds of one round: while the batch comes in, and from its end to the list in order."""
+    """Seconds of one round: while the batch arrives, and from its end to the sorted list."""
 
     accumulate: float
     tally: float
@@ -61,7 +61,8 @@ def _timed(act: Callable[[], object]) -> float:
     return perf_counter() - began
 
 
-def listed(distinct: Keys, counts: Counts) -> tuple[Keys, Counts]:
+def by_count(distinct: Keys, counts: Counts) -> tuple[Keys, Counts]:
+    """Returns keys and counts, heaviest first."""
     order = np.argsort(-counts, kind="stable")
     return distinct[order], counts[order]
 
@@ -70,20 +71,20 @@ def one_round(keys: Keys, distinct: Keys, counts: Counts) -> Times:
     a, times, peer = accumulator(keys), np.arange(keys.size), partitioner("prompt", 1)
 
     return Times(
-        _timed(lambda: a.add(keys, times)),
-        _timed(lambda: peer.observe(keys)),
-        _timed(a.release),
-        _timed(lambda: listed(distinct, counts)),
-        _timed(lambda: listed(*np.unique(keys, return_counts=True))),
+        accumulate=_timed(lambda: a.add(keys, times)),
+        tally=_timed(lambda: peer.observe(keys)),
+        release=_timed(a.release),
+        sort_keys=_timed(lambda: by_count(distinct, counts)),
+        sort_tuples=_timed(lambda: by_count(*np.unique(keys, return_counts=True))),
     )
 
 
 def speed() -> Table:
     table = Table(title=f"budget {BUDGET}, median of {ROUNDS} rounds (x: times the accumulator's)")
     table.add_column("tuples / keys", style="bold")
-    for name in ("stream", "accumulate\nns a tuple", "count only\nns a tuple", "release\nms after the end"):
+    for name in ("stream", "accumulate\nns per tuple", "count only\nns per tuple", "release\nms after the end"):
         table.add_column(name, justify="right")
-    for name in ("sort counted keys\nms after the end", "sort tuples\nms after the end", "sort tuples\nns a tuple"):
+    for name in ("sort counted keys\nms after the end", "sort tuples\nms after the end", "sort tuples\nns per tuple"):
         table.add_column(name, justify="right")
     for tuples, n_keys in track(SIZES, "timing", console=Console(stderr=True), transient=True):
         for name, keys in kinds(tuples, n_keys).items():
@@ -106,7 +107,7 @@ def speed() -> Table:
 
 
 def heavy_sorted(counts: Counts) -> Counts:
-    """The keys that Prompt cuts in exact order, before the others as they are listed."""
+    """Returns the counts with the heavy keys, which Prompt splits, sorted exactly and the others in list order."""
     heavy = counts * counts.size > counts.sum()
     return np.concatenate((np.sort(counts[heavy])[::-1], counts[~heavy]))
 
@@ -115,13 +116,20 @@ def quality() -> Table:
     tuples, n_keys = SIZES[0]
     table = Table(title=f"{tuples:,} tuples, {n_keys:,} keys; Prompt's plan for {N_WORKERS} blocks")
     table.add_column("stream", style="bold")
-    for name in ("budget", "updates a key", "disorder", "max - mean\ntuples", "max - mean\nkeys", "fragments\n- keys"):
+    for name in (
+        "budget",
+        "updates per key",
+        "disorder",
+        "max - mean\ntuples",
+        "max - mean\nkeys",
+        "fragments\n- keys",
+    ):
         table.add_column(name, justify="right")
     for name, keys in kinds(tuples, n_keys).items():
         lists = {str(budget): (batch := accumulated(keys, budget), batch.counts) for budget in BUDGETS}
         batch, counts = lists[str(BUDGET)]
         lists[f"{BUDGET}, heavy keys sorted"] = batch, heavy_sorted(counts)
-        lists["an update a tuple"] = (batch := accumulated(keys, tuples), batch.counts)
+        lists["an update per tuple"] = (batch := accumulated(keys, tuples), batch.counts)
         for number, (budget, (batch, counts)) in enumerate(lists.items()):
             plan = packed(counts.astype(np.float64), N_WORKERS)
             table.add_row(

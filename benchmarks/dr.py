@@ -1,12 +1,12 @@
-"""Dynamic Repartitioning's streaming experiment: group by token, sort by time, feed a model; 35 partitions.
+"""The streaming experiment of Dynamic Repartitioning: group by token, sort by time, feed a model; 35 partitions.
 
-`python -m benchmarks.dr [exponent] ...`. Loads and the state that moves are simulated for Zipf exponents from 1.0 to
-2.0, in 20 batches of 100,000 tuples with a state window of 5 batches; then real Spark runs the same batches at 1.5, or
-at the exponents given, with the events of the window as state. Exit code 1 if a bound is broken.
+`python -m benchmarks.dr [exponent] ...` simulates loads and state migration for Zipf exponents from 1.0 to 2.0, in 20
+batches of 100,000 tuples with a state window of 5 batches. Then Spark runs the same batches at 1.5, or at the exponents
+given, with the events of the window as state. The exit code is 1 if a bound is broken.
 
-The paper draws its relative state migration (figure 3) but prints no figure. The bound is what its authors' code moves
-per update after the first, measured on Zipf 1.0 with 100,000 keys: at 16, 20 and 64 partitions, where the same is
-simulated; and at 35 partitions what it moves at 64, which is less than at 20.
+The paper plots its relative state migration (figure 3) without numbers. The bound is what its authors' code moves per
+update after the first, measured on Zipf 1.0 with 100,000 keys: at 16, 20 and 64 partitions we simulate the same; at 35
+partitions the bound is their figure for 64, which is lower than that for 20.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from benchmarks.spark import STREAMING, Claim, judged, session
 from skewless import RoutingTable, streams
 from skewless.arrays import Keys
 from skewless.histogram import Histogram
-from skewless.moves import moves
+from skewless.migration import moves
 from skewless.partitioners.kip import Kip
-from skewless.spark.checkpoint import Checkpoint
+from skewless.spark.streaming.checkpoint import Checkpoint
 
 PARTITIONS, BATCHES, ROWS, KEYS, WINDOW = 35, 20, 100_000, 1_000_000, 5
 EXPONENTS = (1.0, 1.2, 1.4, 1.6, 1.8, 2.0)
-ABOVE = 1.05  # the least imbalance that is possible
-AUTHORS = {16: 0.052, 20: 0.037, 64: 0.010}  # by partitions: the share of the state that their KIP moves per update
+ABOVE = 1.05  # bound of the imbalance, as a multiple of the least possible
+AUTHORS = {16: 0.052, 20: 0.037, 64: 0.010}  # partitions -> share of the state that the authors' KIP moves per update
 AUTHORS_KEYS = 100_000
 SECONDS = 10  # of event time in a batch
 OUTPUT, STATE = "token string, n long, mood double", "times array<long>, values array<double>, mood double"
@@ -46,15 +46,15 @@ OUTPUT, STATE = "token string, n long, mood double", "times array<long>, values 
 
 @dataclass
 class Course:
-    """How even batches were after the first update of the partitioner, and what the updates moved."""
+    """The imbalance of the batches after the first update, and the share of the state that updates moved."""
 
-    first: float = 0.0  # the share of the state that the first update moves
-    later: list[float] = field(default_factory=list)  # that each of the others moves
+    first: float = 0.0  # share of the state moved by the first update
+    later: list[float] = field(default_factory=list)  # shares moved by the later updates
     excess: list[float] = field(default_factory=list)  # imbalance_ratio, as a multiple of the least possible
 
     def claims(self, what: str, most: float) -> Iterator[Claim]:
         yield Claim(f"{what}: imbalance / the least possible", max(self.excess), at_most=ABOVE)
-        besides = f"the first moves {self.first:.2%}, the others {max(self.later):.2%} at the most"
+        besides = f"the first update moves {self.first:.2%}, later ones at most {max(self.later):.2%}"
         yield Claim(f"{what}: % of the state per update", 100 * mean(self.later), at_most=100 * most, besides=besides)
 
 
@@ -69,13 +69,13 @@ def counted(keys: Keys) -> Histogram:
 
 
 def excess(loads: Any, batch: Histogram) -> float:
-    """The imbalance_ratio of a batch, as a multiple of what it is at the least: the hottest key is whole."""
+    """Returns the imbalance ratio of a batch over the least possible one, which the whole hottest key determines."""
     ratio, least = loads.max() / loads.mean(), max(1.0, loads.size * batch.counts[0] / batch.total)
     return float(ratio / least)
 
 
 def moved(old: RoutingTable, new: RoutingTable, window: list[Histogram]) -> float:
-    """The share of the state that changes its place: a state is as large as the key's tuples in the window."""
+    """Returns the share of the state that moves; a key's state is proportional to its tuples in the window."""
     state = window[0]
     for batch in window[1:]:
         state = state + batch
@@ -83,9 +83,9 @@ def moved(old: RoutingTable, new: RoutingTable, window: list[Histogram]) -> floa
 
 
 def simulated(n: int, exponent: float, n_keys: int = KEYS) -> Course:
-    """Each batch is routed by what was learned from those before it, as a stream on Spark does.
+    """Routes each batch by the table learned from earlier ones, as a stream on Spark does.
 
-    As in the paper there is an update after every batch, worth it or not.
+    As in the paper, there is an update after every batch, whether or not it is worth its moves.
     """
     p = Kip(n, moving=None)
     course, window, table = Course(), list[Histogram](), p.table()
@@ -105,7 +105,7 @@ def simulated(n: int, exponent: float, n_keys: int = KEYS) -> Course:
 
 
 def fed(key: tuple[Any, ...], rows: pa.Table, state: Any) -> pa.Table | None:
-    """The events of a token, sorted by time, go to a model; those of the window are kept."""
+    """Feeds the events of a token, sorted by time, to a model and keeps those of the window as state."""
     if state.hasTimedOut:
         state.remove()
         return None
@@ -122,23 +122,23 @@ def fed(key: tuple[Any, ...], rows: pa.Table, state: Any) -> pa.Table | None:
 
 
 def write(directory: Path, exponent: float) -> list[Histogram]:
-    """A file for each batch, and what is in it."""
+    """Writes a file for each batch and returns their histograms."""
     directory.mkdir()
-    found = []
+    histograms = []
     for number in range(BATCHES):
         rng = np.random.default_rng(number)
         names = pa.array([f"token {rank}" for rank in tokens(exponent, number).tolist()])
         times = ((number + rng.random(ROWS)) * SECONDS * 1e6).astype(np.int64)
         columns = {"token": names, "ts": pa.array(times, pa.timestamp("us", "UTC")), "v": rng.random(ROWS)}
-        place = directory / f"{number:05d}.parquet"
-        pq.write_table(pa.table(columns), place)
-        os.utime(place, (number, number))
-        found.append(counted(streams.as_keys(names)))
-    return found
+        path = directory / f"{number:05d}.parquet"
+        pq.write_table(pa.table(columns), path)
+        os.utime(path, (number, number))
+        histograms.append(counted(streams.as_keys(names)))
+    return histograms
 
 
 def on_spark(spark: SparkSession, directory: Path, exponent: float) -> tuple[Course, float]:
-    """The same on real Spark; and the median of the seconds of a batch."""
+    """Runs the same on Spark; also returns the median seconds of a batch."""
     batches, checkpoint = write(directory / "in", exponent), str(directory / "checkpoint")
     tables: list[RoutingTable] = []
 
@@ -173,7 +173,7 @@ def main() -> None:
         claims += simulated(PARTITIONS, exponent).claims(f"Zipf {exponent}", AUTHORS[64])
     kept = judged(f"simulated: {BATCHES} batches of {ROWS:,}, {PARTITIONS} partitions", claims)
     spark = session(2, STREAMING)
-    for exponent in [float(given) for given in sys.argv[1:]] or [1.5]:
+    for exponent in [float(argument) for argument in sys.argv[1:]] or [1.5]:
         with TemporaryDirectory(prefix="skewless-dr-", ignore_cleanup_errors=True) as directory:
             course, seconds = on_spark(spark, Path(directory), exponent)
         title = f"on Spark: {BATCHES} batches of {ROWS:,}, {PARTITIONS} partitions, {seconds:.1f} s a batch"

@@ -1,6 +1,6 @@
-"""How long planners take for one plan, beside the time in which numpy sorts the counts they plan from.
+"""How long planners take for a plan, compared with numpy's sort of the same counts.
 
-A plan is what happens between two batches: counts of all sources merged, planned, and put into force. `update` is the
+A whole plan is what happens between two batches: merge the counts of all sources, plan, and adopt. An update is the
 plan alone, from a sorted histogram.
 """
 
@@ -21,13 +21,13 @@ from rich.table import Table
 from skewless import partitioner, streams
 from skewless.histogram import Histogram
 from skewless.partitioners import ALL
-from skewless.partitioners.planner import Planner
+from skewless.planning.planner import Planner
 from skewless.table import RoutingTable
 
 ROUNDS = 5
 SIZES = ((100_000, 64), (100_000, 1000), (1_000_000, 64))  # distinct keys, workers
-UPDATE = 50  # kip's update, 2000 hot keys over 1000 workers: at most so many times numpy's sort
-SECONDS = 1.0  # level's whole plan for a million distinct keys
+UPDATE = 50  # bound of kip's update of 2000 hot keys over 1000 workers, as a multiple of numpy's sort
+SECONDS = 1.0  # bound of level's whole plan for a million distinct keys
 
 
 def seconds(act: Callable[[], object]) -> float:
@@ -37,7 +37,7 @@ def seconds(act: Callable[[], object]) -> float:
 
 
 def timed(n_keys: int, n_workers: int) -> dict[str, tuple[float, float, float]]:
-    """By name: seconds of a whole plan and of an update, and the update over numpy's sort; medians."""
+    """Returns, by name, the medians of: seconds of a whole plan, seconds of an update, update over numpy's sort."""
     counts = np.sort(np.random.default_rng(0).zipf(1.5, n_keys).clip(1, n_keys).astype(np.float64))[::-1]
     keys = streams.as_keys(np.arange(n_keys))
     histogram, shuffled = Histogram(keys, counts), np.random.default_rng(1).permutation(counts)
@@ -67,16 +67,16 @@ def _planned(p: Planner, snapshot: Any) -> None:
 
 
 def main() -> None:
-    found = {size: timed(*size) for size in track(SIZES, "planning", console=Console(stderr=True), transient=True)}
-    table = Table(title=f"ms of a whole plan / of an update (x numpy's sort); medians of {ROUNDS} rounds")
+    results = {size: timed(*size) for size in track(SIZES, "planning", console=Console(stderr=True), transient=True)}
+    table = Table(title=f"ms of a whole plan / an update (x numpy's sort); medians of {ROUNDS} rounds")
     table.add_column("planner", style="bold")
     for n_keys, n_workers in SIZES:
         table.add_column(f"{n_keys:,} keys\nn = {n_workers:,}", justify="right")
-    for name in found[SIZES[0]]:
-        cells = [found[size][name] for size in SIZES]
-        table.add_row(name, *(f"{1e3 * plan:.0f} / {1e3 * one:.1f} ({times:.1f}x)" for plan, one, times in cells))
+    for name in results[SIZES[0]]:
+        cells = [results[size][name] for size in SIZES]
+        table.add_row(name, *(f"{1e3 * plan:.0f} / {1e3 * update:.1f} ({times:.1f}x)" for plan, update, times in cells))
     Console(width=120).print(table)
-    update, plan = found[100_000, 1000]["kip"][2], found[1_000_000, 64]["level"][0]
+    update, plan = results[100_000, 1000]["kip"][2], results[1_000_000, 64]["level"][0]
     print(f"kip's update for 2,000 hot keys and 1,000 workers: {update:.1f} x numpy's sort (at most {UPDATE} x)")
     print(f"level's plan for 1,000,000 distinct keys: {plan:.2f} s (at most {SECONDS:g} s)")
     sys.exit(0 if update <= UPDATE and plan <= SECONDS else 1)

@@ -1,7 +1,7 @@
-"""How fast partitioners decide, as ratios to our own hash in the same run, against the bounds we hold ourselves to.
+"""How fast partitioners route, as ratios to our own hash in the same run, with bounds.
 
-Every round times each partitioner once, for each number of workers, on the same tuples; a ratio is the median over the
-rounds of (its time / hash's time in that round), so that a slow moment of a shared machine does not count.
+Every round times each partitioner once, for each number of workers, on the same tuples. A ratio is the median over the
+rounds of (its time / hash's time in that round), so that a slow moment of a shared machine has no effect.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rich.progress import track
 from rich.table import Table
 
 from skewless import Keys, Partitioner, Window, partitioner, simulate, streams
-from skewless.coordinate import exchange
+from skewless.cooperation.protocol import exchange
 from skewless.partitioners import ALL
 
 N_KEYS, TUPLES, ROUNDS = 100_000, 1_000_000, 7
@@ -50,25 +50,26 @@ def _shown(param: tuple[str, Any]) -> str:
     return "windowed" if isinstance(value, Window) else name if value is True else str(value)
 
 
-def contenders(n_workers: int, keys: Keys) -> dict[str, Partitioner[Any, Any]]:
-    """All of them, compiled and past their first batch (tables grown, plans made)."""
-    found = {cls.name: partitioner(cls.name, n_workers) for cls in ALL}
+def ready(n_workers: int, keys: Keys) -> dict[str, Partitioner[Any, Any]]:
+    """Returns all partitioners, compiled and after their first batch (tables grown, plans made)."""
+    contenders = {cls.name: partitioner(cls.name, n_workers) for cls in ALL}
     for name, params in EXTRA:
-        found[f"{name} {' '.join(_shown(param) for param in params.items())}"] = partitioner(name, n_workers, **params)
-    for p in found.values():
+        label = f"{name} {' '.join(_shown(param) for param in params.items())}"
+        contenders[label] = partitioner(name, n_workers, **params)
+    for p in contenders.values():
         if p.plans_ahead:
             p.observe(keys)
             exchange([p])
         p.route(keys)
-    return found
+    return contenders
 
 
 def timed(keys: Keys) -> dict[tuple[str, int], list[float]]:
-    """Seconds in each round, by name and number of workers; all take turns."""
-    found = {(name, n): p for n in N_WORKERS for name, p in contenders(n, keys).items()}
-    seconds: dict[tuple[str, int], list[float]] = {contender: [] for contender in found}
+    """Returns the seconds of each round, by name and number of workers; runs are interleaved."""
+    partitioners = {(name, n): p for n in N_WORKERS for name, p in ready(n, keys).items()}
+    seconds: dict[tuple[str, int], list[float]] = {contender: [] for contender in partitioners}
     for _ in range(ROUNDS):
-        for contender, p in found.items():
+        for contender, p in partitioners.items():
             began = perf_counter()
             p.route(keys)
             seconds[contender].append(perf_counter() - began)
@@ -80,24 +81,24 @@ def ratio(seconds: list[float], others: list[float]) -> float:
 
 
 def routing() -> bool:
-    """Print the table; whether all bounds are kept."""
-    found = {
+    """Prints the table and returns whether all bounds hold."""
+    times_by_exponent = {
         exponent: timed(streams.zipf(TUPLES, N_KEYS, exponent))
         for exponent in track(EXPONENTS, "timing", console=Console(stderr=True), transient=True)
     }
-    table = Table(title=f"ns a tuple (x hash); {N_KEYS:,} keys, {TUPLES:,} tuples, median of {ROUNDS} rounds")
+    table = Table(title=f"ns per tuple (x hash); {N_KEYS:,} keys, {TUPLES:,} tuples, median of {ROUNDS} rounds")
     table.add_column("partitioner", style="bold")
     for exponent in EXPONENTS:
         for n in N_WORKERS:
             table.add_column(f"Zipf {exponent:g}\nn = {n}", justify="right")
     table.add_column("bound at\nn = 64", justify="right")
     broken = []
-    for name in dict.fromkeys(name for name, _ in found[EXPONENTS[0]]):
+    for name in dict.fromkeys(name for name, _ in times_by_exponent[EXPONENTS[0]]):
         cells, worst = [], 0.0
         for exponent in EXPONENTS:
             for n in N_WORKERS:
-                mine = found[exponent][name, n]
-                times = ratio(mine, found[exponent]["hash", n])
+                mine = times_by_exponent[exponent][name, n]
+                times = ratio(mine, times_by_exponent[exponent]["hash", n])
                 worst = max(worst, times if n == 64 else 0.0)
                 cells.append(f"{1e9 * median(mine) / TUPLES:.1f}\n({times:.1f}x)")
         if name in BOUNDS and worst > BOUNDS[name]:
@@ -106,16 +107,16 @@ def routing() -> bool:
     Console(width=140).print(table)
     for name, bound in FLAT.items():
         for exponent in EXPONENTS:
-            growth = ratio(found[exponent][name, 1024], found[exponent][name, 16])
+            growth = ratio(times_by_exponent[exponent][name, 1024], times_by_exponent[exponent][name, 16])
             print(f"{name} at n = 1024 over n = 16, Zipf {exponent:g}: {growth:.2f} x (at most {bound} x)")
             if growth > bound:
                 broken.append(f"{name} grows by {growth:.2f} x from 16 to 1024 workers, more than {bound} x")
-    print("\n".join(broken) if broken else "all bounds are kept")
+    print("\n".join(broken) if broken else "all bounds hold")
     return not broken
 
 
 def a_billion_tuples() -> None:
-    """10^9 tuples over 10^4 workers with pkg, in pieces: memory must not follow the length."""
+    """Routes 10^9 tuples over 10^4 workers with pkg, in pieces, to show that memory does not grow."""
     total, piece = 10**9, 5_000_000
 
     def pieces() -> Iterator[Keys]:

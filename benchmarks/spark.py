@@ -1,4 +1,4 @@
-"""What the benchmarks on Spark share: a session, ways that race in turns, and claims with a verdict."""
+"""Shared by the benchmarks on Spark: a session, interleaved timing, and claims with bounds."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rich.table import Table
 ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 STREAMING = {
     "spark.sql.streaming.stateStore.providerClass": ROCKS,
-    "spark.sql.streaming.pollingDelay": "500ms",  # queries that rest look for files all the time otherwise
+    "spark.sql.streaming.pollingDelay": "500ms",  # by default, idle queries list their files all the time
     "spark.sql.session.timeZone": "UTC",
 }
 
 
 def session(slots: int, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """With so many task slots."""
+    """Returns a local Spark session with this many task slots."""
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     builder = SparkSession.builder.master(f"local[{slots}]").config("spark.driver.memory", "4g")
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
@@ -34,17 +34,18 @@ def session(slots: int, settings: Mapping[str, str] | None = None) -> SparkSessi
 
 
 def running(made: Callable[[], DataFrame]) -> Callable[[int], None]:
-    """A way of a race: make a DataFrame, and look at all of its rows."""
+    """Returns a competitor for `race`: it makes a DataFrame and computes all of its rows."""
     return lambda _: made().write.format("noop").mode("overwrite").save()
 
 
 def race(ways: Mapping[str, Callable[[int], None]], rounds: int, warm: int = 1) -> dict[str, list[float]]:
-    """Seconds of each way in each round; they take turns, and are told the number of the round.
+    """Returns the seconds of each competitor in each round.
 
-    They come in another order each round: whoever comes after a certain one finds its garbage, and if the JVM collects
-    that every so many queries, it would always be the same one that waits for it.
+    The order is another one in each round: with a fixed order, garbage left by one competitor could always be
+    collected at the expense of the same other one.
 
-    warm: rounds before those that count: the JVM compiles, and Python workers start.
+    ways: functions of the number of the round, by name.
+    warm: rounds before those that count, in which the JVM compiles and Python workers start.
     """
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(-warm, rounds):
@@ -59,19 +60,19 @@ def race(ways: Mapping[str, Callable[[int], None]], rounds: int, warm: int = 1) 
 
 
 def ratio(mine: Sequence[float], others: Sequence[float]) -> float:
-    """The median over the rounds, so that a slow moment of a shared machine does not count."""
-    return median(one / other for one, other in zip(mine, others, strict=True))
+    """Returns the median ratio over the rounds, so that a slow moment of a shared machine has no effect."""
+    return median(ours / theirs for ours, theirs in zip(mine, others, strict=True))
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A figure of this run, and what it has to be: at most a bound, or at least."""
+    """A measured figure and its bounds."""
 
     what: str
     figure: float
     at_most: float | None = None
     at_least: float | None = None
-    besides: str = ""
+    besides: str = ""  # more figures to show
 
     @property
     def holds(self) -> bool:
@@ -85,12 +86,12 @@ class Claim:
 
 
 def judged(title: str, claims: Sequence[Claim]) -> bool:
-    """Print the claims; whether all of them hold."""
+    """Prints the claims and returns whether all of them hold."""
     shown = Table(title=title, title_justify="left")
-    for name in ("", "x", "bound", "", "besides"):
+    for name in ("", "x", "bound", "", "details"):
         shown.add_column(name, justify="right" if name == "x" else "left")
     for claim in claims:
-        verdict = "" if not claim.bound else "kept" if claim.holds else "[red]broken"
+        verdict = "" if not claim.bound else "holds" if claim.holds else "[red]broken"
         shown.add_row(claim.what, f"{claim.figure:.2f}", claim.bound, verdict, claim.besides)
     Console(width=140).print(shown)
     return all(claim.holds for claim in claims)

@@ -1,7 +1,6 @@
-"""Grouped Python work on 16 task slots where each row costs a fixed wait, so that balance shows as time on any machine.
+"""Grouped Python functions on 16 task slots where each row is a fixed wait, so that balance shows as time everywhere.
 
-First how long the waits of the longest task are, against the least that is possible; then the time from beginning to
-end, against plain Spark with AQE as it comes.
+First the waits of the longest task against the least possible; then the total time against plain Spark with AQE.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ SCHEMA = "task int, waited double"
 
 
 def waiting(cost: float) -> Callable[[pa.Table], pa.Table]:
-    """Work on some rows of a key that takes so many seconds a row; it says which task did it."""
+    """Returns a function that waits `cost` seconds per row and reports its task."""
 
     def work(rows: pa.Table) -> pa.Table:
         time.sleep(cost * rows.num_rows)
@@ -44,7 +43,7 @@ def waiting(cost: float) -> Callable[[pa.Table], pa.Table]:
 
 
 def aggregate(cost: float) -> sl.ArrowAggregate:
-    """The same as an aggregate whose parts can be done anywhere."""
+    """Returns the same work as an aggregate, whose parts can run on any worker."""
 
     def same(states: pa.Table) -> pa.Table:
         return states
@@ -53,7 +52,7 @@ def aggregate(cost: float) -> sl.ArrowAggregate:
 
 
 def keyed(spark: SparkSession, keys: Any, width: int = 2000) -> DataFrame:
-    """Rows with these keys and something to carry: so much that AQE does not take so few rows for one task's."""
+    """Returns rows with these keys, wide enough that AQE does not merge them into one task."""
     df = spark.createDataFrame(pd.DataFrame({"k": [f"key {key}" for key in keys]}))
     df = df.repartition(SLOTS).withColumn("v", F.randstr(F.lit(width), F.lit(1))).cache()
     df.count()
@@ -61,14 +60,14 @@ def keyed(spark: SparkSession, keys: Any, width: int = 2000) -> DataFrame:
 
 
 def longest(df: DataFrame) -> tuple[float, float]:
-    """The waits of the longest task, and the mean over all slots."""
-    found: Any = df.toPandas()
-    waits = found.groupby("task")["waited"].sum()
+    """Returns the waits of the longest task, and the mean over all slots."""
+    rows: Any = df.toPandas()
+    waits = rows.groupby("task")["waited"].sum()
     return float(waits.max()), float(waits.sum()) / SLOTS
 
 
 def balance(spark: SparkSession) -> list[Claim]:
-    """The longest task against what is possible: the mean, or, of whole keys, the largest key if that is more."""
+    """Compares the longest task with the least possible: the mean or, with whole keys, the largest key if longer."""
     claims, cost = [], 0.5 * SLOTS / MANY_ROWS
     for exponent in EXPONENTS:
         keys = streams.zipf(MANY_ROWS, FEW_KEYS, exponent)
@@ -86,32 +85,33 @@ def balance(spark: SparkSession) -> list[Claim]:
     return claims
 
 
-def ending(frames: list[DataFrame], cost: float, split: bool) -> tuple[float, str]:
-    """How many times as long plain Spark takes as we do; and the seconds. Each round has other keys."""
+def total_time(frames: list[DataFrame], cost: float, split: bool) -> tuple[float, str]:
+    """Returns the time of plain Spark over ours, and both in seconds. Each round has other keys."""
     work = waiting(cost)
 
     def ours(number: int) -> None:
         groups = sl.group_by(frames[number], "k", n_workers=SLOTS)
         (groups.agg(aggregate(cost)) if split else groups.applyInArrow(work, SCHEMA)).toPandas()
 
-    found = race(
+    times = race(
         {"plain": lambda number: frames[number].groupBy("k").applyInArrow(work, SCHEMA).toPandas(), "ours": ours},
         len(frames),
     )
     for df in frames:
         df.unpersist()
-    seconds = ", ".join(f"{name} {median(times):.1f} s" for name, times in found.items())
-    return ratio(found["plain"], found["ours"]), seconds
+    seconds = ", ".join(f"{name} {median(spent):.1f} s" for name, spent in times.items())
+    return ratio(times["plain"], times["ours"]), seconds
 
 
-def endings(spark: SparkSession) -> Iterator[Claim]:
+def total_times(spark: SparkSession) -> Iterator[Claim]:
+    """Compares the total time of whole and of split keys with plain Spark."""
     for groups, wait in ((16, 5.0), (64, 2.5)):
         rows = ROWS // groups
         frames = [keyed(spark, [f"{n} of set {draw}" for n in range(groups)] * rows) for draw in range(ROUNDS)]
-        times, seconds = ending(frames, wait / rows, split=False)
+        times, seconds = total_time(frames, wait / rows, split=False)
         yield Claim(f"{groups} equal groups of {wait:g} s each", times, at_least=2, besides=seconds)
     frames = [keyed(spark, streams.zipf(ROWS, N_KEYS, 1.5, seed=draw)) for draw in range(ROUNDS)]
-    times, seconds = ending(frames, 5 * SLOTS / ROWS, split=True)
+    times, seconds = total_time(frames, 5 * SLOTS / ROWS, split=True)
     yield Claim(f"an aggregate, Zipf 1.5 of {N_KEYS:,} keys, split", times, at_least=4, besides=seconds)
 
 
@@ -121,8 +121,8 @@ def main() -> None:
     title = f"{SLOTS} task slots, {MANY_ROWS:,} rows, {FEW_KEYS:,} keys: the longest task over the least possible"
     kept = judged(title, balance(spark))
     spark.conf.unset(MERGING)
-    title = f"From beginning to end: plain Spark with AQE / ours, median of {ROUNDS} rounds"
-    kept &= judged(title, list(endings(spark)))
+    title = f"Total time: plain Spark with AQE / ours, median of {ROUNDS} rounds"
+    kept &= judged(title, list(total_times(spark)))
     spark.stop()
     sys.exit(0 if kept else 1)
 

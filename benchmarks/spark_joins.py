@@ -1,7 +1,7 @@
-"""Joins on 16 task slots where each row that comes out costs a fixed wait, so that balance shows as time.
+"""Joins on 16 task slots where each output row is a fixed wait, so that balance shows as time.
 
-Against plain Spark with AQE, told to split from 100 KB on (by itself it begins at 256 MB), and against salting by hand
-with the number of salts that is best. Salting cannot do joins in which the side that is copied is kept too.
+The peers are plain Spark with AQE, set to split partitions above 100 KB (the default is 256 MB), and manual salting
+with the best number of salts. Salting cannot do joins that preserve the replicated side.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 import skewless.spark as sl
 from benchmarks.spark import Claim, judged, race, ratio, running, session
 
-SLOTS, ROUNDS, MEAN = 16, 5, 2.5  # seconds that a slot waits in a round, if all are alike
+SLOTS, ROUNDS, MEAN = 16, 5, 2.5  # MEAN: seconds that a slot waits in a round if perfectly balanced
 SALTS = (4, 8, 16)
 ROWS, BYTES = 10_000, 400
 AS_GOOD, TWICE = 1.1, 2.0
@@ -35,13 +35,15 @@ SETTINGS = {
 
 
 class Case(NamedTuple):
+    """A join and its hot keys."""
+
     name: str
     how: str
-    left: dict[int, int]  # rows of hot keys; all others have one on each side
+    left: dict[int, int]  # hot key -> rows; other keys have one row on each side
     right: dict[int, int]
     maps: int = 16
     aqe_helps: bool = False
-    salted: bool = True  # whether salting the left side is right
+    salted: bool = True  # whether salting the left side gives correct results
 
 
 HOT = ROWS // 3
@@ -76,10 +78,10 @@ def waiting(cost: float) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Rec
 
 
 def salted(left: DataFrame, right: DataFrame, how: str, salts: int) -> DataFrame:
-    """As everybody does it."""
-    one = left.withColumn("salt", F.floor(F.rand(3) * salts).cast("int"))
-    other = right.withColumn("salt", F.explode(F.sequence(F.lit(0), F.lit(salts - 1))))
-    return one.join(other, ["k", "salt"], how).drop("salt")
+    """Joins with manual salting."""
+    salted_left = left.withColumn("salt", F.floor(F.rand(3) * salts).cast("int"))
+    copied_right = right.withColumn("salt", F.explode(F.sequence(F.lit(0), F.lit(salts - 1))))
+    return salted_left.join(copied_right, ["k", "salt"], how).drop("salt")
 
 
 def raced(spark: SparkSession, case: Case) -> list[Claim]:
@@ -98,14 +100,14 @@ def raced(spark: SparkSession, case: Case) -> list[Claim]:
         tried = race(by_hand, 1)
         best = min(tried, key=lambda name: tried[name])
         ways[best] = by_hand[best]
-    found = race(ways, ROUNDS)
-    seconds = ", ".join(f"{name} {median(times):.1f} s" for name, times in found.items())
-    peer = min((name for name in found if name != "ours"), key=lambda name: median(found[name]))
+    times = race(ways, ROUNDS)
+    seconds = ", ".join(f"{name} {median(spent):.1f} s" for name, spent in times.items())
+    peer = min((name for name in times if name != "ours"), key=lambda name: median(times[name]))
     claims = [
-        Claim(f"{case.name}: ours / {peer}", ratio(found["ours"], found[peer]), at_most=AS_GOOD, besides=seconds),
+        Claim(f"{case.name}: ours / {peer}", ratio(times["ours"], times[peer]), at_most=AS_GOOD, besides=seconds),
     ]
     if not case.aqe_helps:
-        claims.append(Claim("    plain / ours", ratio(found["plain"], found["ours"]), at_least=TWICE))
+        claims.append(Claim("    plain / ours", ratio(times["plain"], times["ours"]), at_least=TWICE))
     for df in (left, right):
         df.unpersist()
     return claims
@@ -114,7 +116,7 @@ def raced(spark: SparkSession, case: Case) -> list[Claim]:
 def main() -> None:
     spark = session(SLOTS, SETTINGS)
     claims = [claim for case in CASES for claim in raced(spark, case)]
-    kept = judged(f"Joins, each row that comes out waits; {SLOTS} slots, median of {ROUNDS} rounds", claims)
+    kept = judged(f"Joins, each output row waits; {SLOTS} slots, median of {ROUNDS} rounds", claims)
     spark.stop()
     sys.exit(0 if kept else 1)
 

@@ -1,9 +1,8 @@
-"""Where there is nothing to gain: uniform keys, tiny data, and aggregates that Spark combines before it sends rows.
+"""The overhead where there is nothing to gain: uniform keys, tiny data, and aggregates that Spark pre-combines.
 
-Each verb against plain Spark, on two task slots and as Spark comes, from the call of the verb to the last row. Whoever
-says how many workers he wants is given balanced ones, for which the keys must be known: besides plain Spark as it is,
-there is a line in which it counts the keys first.
-`python -m benchmarks.spark_regret [words]`: with words, only cases that have one of them in their name.
+Compares each verb with plain Spark, on two task slots with default settings, from the call of the verb to the last row.
+With `n_workers` a verb always balances and must count the keys first, so a second line lets plain Spark count them too.
+`python -m benchmarks.spark_regret [words]` runs only the cases whose name contains one of the words.
 """
 
 from __future__ import annotations
@@ -21,26 +20,25 @@ import skewless.spark as sl
 from benchmarks.spark import Claim, judged, race, ratio, running, session
 
 SLOTS, BOUND = 2, 1.1
-# What takes a twentieth of a second differs by a fifth from time to time: of the median of 75 rounds, that is a
-# twentieth, and of a dozen lines of tiny data one was above its bound now and then, each time another. In 9 rounds of a
-# third of a second each, what is left to Spark was 1.13.
+# A query of 0.05 s varies by 20 % between runs; with medians of 75 rounds (5 % noise), one of a dozen lines of tiny
+# data still broke its bound now and then. With 9 rounds of 0.33 s, queries left to plain Spark measured up to 1.13 x.
 ROUNDS = {"uniform keys": 21, "tiny data": 151}
 LARGE, TINY, BYTES, WORKERS = 2_000_000, 1000, 60, 16
 
 
 def first(rows: Any) -> Any:
-    """A grouped function of the usual kind."""
+    """A typical grouped function."""
     return rows.head(1)
 
 
 def counted(df: DataFrame) -> DataFrame:
-    """The same rows, after plain Spark has told how many each key has."""
+    """Returns the same rows after plain Spark has counted those of each key."""
     df.groupBy("k").count().collect()
     return df
 
 
 def raced(df: DataFrame, other: DataFrame) -> dict[str, tuple[Callable[[], DataFrame], Callable[[], DataFrame]]]:
-    """Verbs: plain, and ours."""
+    """Returns plain Spark's and our way of each verb."""
     return {
         "repartition": (lambda: df.repartition("k"), lambda: sl.repartition(df, "k")),
         f"repartition, {WORKERS} workers": (
@@ -72,7 +70,7 @@ def raced(df: DataFrame, other: DataFrame) -> dict[str, tuple[Callable[[], DataF
 
 
 def cached(spark: SparkSession, rows: int, keys: int) -> DataFrame:
-    """Keys and numbers in memory: nothing is cheaper to read."""
+    """Returns keys and numbers in memory, the cheapest input."""
     key = F.concat(F.lit("key "), F.floor(F.rand(rows) * keys).cast("string"))
     df = spark.range(0, rows, 1, 4).select(key.alias("k"), F.col("id").alias("v")).cache()
     df.count()
@@ -80,13 +78,13 @@ def cached(spark: SparkSession, rows: int, keys: int) -> DataFrame:
 
 
 def written(df: DataFrame, directory: str) -> DataFrame:
-    """The same rows in files, with something to carry besides the key."""
+    """Returns the same rows in files, with a wide column besides the key."""
     df.withColumn("text", F.randstr(F.lit(BYTES), F.lit(1))).write.parquet(directory)
     return df.sparkSession.read.parquet(directory)
 
 
 def claims(spark: SparkSession, directory: str) -> list[Claim]:
-    found = []
+    results = []
     for size, rows, keys in (("uniform keys", LARGE, LARGE // 500), ("tiny data", TINY, TINY // 20)):
         df, other = cached(spark, rows, keys), cached(spark, keys * 2, keys).withColumnRenamed("v", "u")
         files = written(df, f"{directory}/{size}"), written(other, f"{directory}/{size}, keys").drop("text")
@@ -97,18 +95,18 @@ def claims(spark: SparkSession, directory: str) -> list[Claim]:
                     continue
                 times = race({"plain": running(plain), "ours": running(ours)}, ROUNDS[size])
                 seconds = ", ".join(f"{way} {median(spent):.2f} s" for way, spent in times.items())
-                found.append(Claim(name, ratio(times["ours"], times["plain"]), BOUND, besides=seconds))
-                print(f"{name}: {found[-1].figure:.2f}", file=sys.stderr)
+                results.append(Claim(name, ratio(times["ours"], times["plain"]), BOUND, besides=seconds))
+                print(f"{name}: {results[-1].figure:.2f}", file=sys.stderr)
         df.unpersist()
-    return found
+    return results
 
 
 def main() -> None:
     spark = session(SLOTS, {"spark.sql.shuffle.partitions": "16"})
     with TemporaryDirectory() as directory:
-        found = claims(spark, directory)
+        results = claims(spark, directory)
     rounds = " and ".join(f"{number} rounds ({size})" for size, number in ROUNDS.items())
-    kept = judged(f"Nothing to gain: ours / plain Spark, {SLOTS} slots, median of {rounds}", found)
+    kept = judged(f"Nothing to gain: ours / plain Spark, {SLOTS} slots, median of {rounds}", results)
     spark.stop()
     sys.exit(0 if kept else 1)
 

@@ -1,8 +1,7 @@
 """What routing by a table costs on Spark, as ratios to Spark's own repartition in the same run.
 
-Every round times each way once, on the same cached rows. A JVM compiles the same code better or worse, and has its data
-in better or worse places: in all rounds of one JVM, that may be a tenth for either side. So there are several JVMs, and
-a ratio is the median over the rounds of all of them.
+Every round times each way once, on the same cached rows. Compilation and memory layout differ between JVMs, which can
+favour either side by 10 % in all rounds of one JVM. So a ratio is the median over the rounds of several JVMs.
 """
 
 from __future__ import annotations
@@ -24,32 +23,34 @@ from skewless import RoutingTable
 ROWS, WORKERS = 4_000_000, 16
 JVMS, ROUNDS = 7, 7
 HOT = (0, 20, 200, 2000)
-MANY_WORKERS, FEW_ROWS = 1000, 100_000  # what a table itself costs: a row is sent to one of many workers
+MANY_WORKERS, FEW_ROWS = 1000, 100_000  # shows the cost of the table itself
 BOUND = 1.05
 PLAIN = "spark's repartition"
 
 
 def raced(df: DataFrame, n_workers: int, hot: tuple[int, ...]) -> dict[str, list[float]]:
-    """Seconds of Spark's own, and of tables with so many hot keys, in each round."""
+    """Returns the seconds of Spark's own repartition, and of tables with these numbers of hot keys, in each round."""
     heaviest = sl.profile(df, "k").histogram.keys
     ways = {PLAIN: df.repartition(n_workers, "k")}
     for n in hot:
-        places = (np.arange(n) % n_workers).astype(np.int32)
-        table = RoutingTable.hashed(n_workers).placing(np.sort(heaviest[:n]), np.arange(n + 1), places, np.ones(n))
+        workers = (np.arange(n) % n_workers).astype(np.int32)
+        table = RoutingTable.hashed(n_workers).with_hot_keys(
+            np.sort(heaviest[:n]), np.arange(n + 1), workers, np.ones(n)
+        )
         ways[f"a table, {n:,} hot keys"] = sl.repartition(df, "k", partitioner=table)
     return race({name: running(partial(_same, way)) for name, way in ways.items()}, ROUNDS, warm=2)
 
 
 def in_this_jvm() -> list[dict[str, list[float]]]:
-    """Both races."""
+    """Returns the results of both races."""
     spark = session(2)
     key = F.floor(F.pow(F.rand(1), 3) * 100_000).cast("string")
     df = spark.range(0, ROWS, 1, 4).select(key.alias("k"), F.col("id").alias("v")).cache()
-    found = [raced(df, WORKERS, HOT)]
+    results = [raced(df, WORKERS, HOT)]
     few = df.limit(FEW_ROWS).repartition(4).cache()
-    found.append(raced(few, MANY_WORKERS, (0, HOT[-1])))
+    results.append(raced(few, MANY_WORKERS, (0, HOT[-1])))
     spark.stop()
-    return found
+    return results
 
 
 def main() -> None:
@@ -62,11 +63,13 @@ def main() -> None:
     for number, (rows, n_workers) in enumerate(((ROWS, WORKERS), (FEW_ROWS, MANY_WORKERS))):
         claims = []
         for name in runs[0][number]:
-            times = [second for one in runs for second in one[number][name]]
-            plain = [second for one in runs for second in one[number][PLAIN]]
-            each = ", ".join(f"{ratio(one[number][name], one[number][PLAIN]):.2f}" for one in runs)
+            times = [second for jvm in runs for second in jvm[number][name]]
+            plain = [second for jvm in runs for second in jvm[number][PLAIN]]
+            by_jvm = ", ".join(f"{ratio(jvm[number][name], jvm[number][PLAIN]):.2f}" for jvm in runs)
             if name != PLAIN:
-                claims.append(Claim(name, ratio(times, plain), BOUND, besides=f"{median(times):.2f} s; by JVM: {each}"))
+                claims.append(
+                    Claim(name, ratio(times, plain), BOUND, besides=f"{median(times):.2f} s; by JVM: {by_jvm}")
+                )
         title = f"{rows:,} rows to {n_workers:,} partitions, x Spark's own, median of {ROUNDS} rounds in {JVMS} JVMs"
         kept &= judged(title, claims)
     sys.exit(0 if kept else 1)

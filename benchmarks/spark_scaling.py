@@ -1,7 +1,7 @@
-"""How the gain over plain Spark changes with skew, workers and cost per row: measured, and drawn, with its page.
+"""Measures and draws how the gain over plain Spark depends on skew, workers and cost per row.
 
-Grouped Python work in which each row waits; the time from the call of the verb to the last row, by plain Spark (AQE on,
-small partitions not merged), with whole keys, and as an aggregate whose hot keys are split.
+A grouped Python function in which each row waits, timed from the call of the verb to the last row: with plain Spark
+(AQE on, small partitions not merged), with whole keys, and as an aggregate whose hot keys are split.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ WIDTH, HEIGHT, TOP, BOTTOM, LEFT, GAP = 1200, 480, 150, 400, 70, 60
 
 
 class Point(NamedTuple):
-    """One setting; what is not varied stays at these values."""
+    """One setting; the defaults are the values of what is not varied."""
 
     exponent: float = 1.5
     workers: int = 16
-    cost: float = 3e-3  # seconds a row
+    cost: float = 3e-3  # seconds per row
 
 
 SERIES: dict[str, list[Point]] = {
@@ -52,7 +52,7 @@ WAYS = {"plain": ("plain Spark", GREY), "whole": ("whole keys", "#2d70ad"), "spl
 
 
 def measured(spark: SparkSession, point: Point) -> dict[str, float]:
-    """Median seconds of each way."""
+    """Returns the median seconds of each way."""
     df = keyed(spark, streams.zipf(ROWS, FEW_KEYS, point.exponent), width=10)
     spark.conf.set("spark.sql.shuffle.partitions", str(point.workers))
     work = waiting(point.cost)
@@ -61,29 +61,30 @@ def measured(spark: SparkSession, point: Point) -> dict[str, float]:
         "whole": lambda _: sl.group_by(df, "k", n_workers=point.workers).applyInArrow(work, SCHEMA).toPandas(),
         "split": lambda _: sl.group_by(df, "k", n_workers=point.workers).agg(aggregate(point.cost)).toPandas(),
     }
-    found = race(ways, ROUNDS, warm=0)
+    times = race(ways, ROUNDS, warm=0)
     df.unpersist()
-    return {name: round(median(times), 2) for name, times in found.items()}
+    return {name: round(median(spent), 2) for name, spent in times.items()}
 
 
 def measure() -> None:
+    """Measures all points and writes the results."""
     spark = session(max(point.workers for points in SERIES.values() for point in points))
     spark.conf.set(MERGING, "false")
     measured(spark, Point(cost=0.0))  # Python workers start, the JVM compiles
-    found: dict[Point, dict[str, float]] = {}
+    results: dict[Point, dict[str, float]] = {}
     for points in SERIES.values():
         for point in points:
-            found[point] = found.get(point) or measured(spark, point)
-            print(point, found[point], flush=True)
+            results[point] = results.get(point) or measured(spark, point)
+            print(point, results[point], flush=True)
     spark.stop()
-    series = {name: [point._asdict() | found[point] for point in points] for name, points in SERIES.items()}
+    series = {name: [point._asdict() | results[point] for point in points] for name, points in SERIES.items()}
     RESULTS.write_text(
         json.dumps({"rows": ROWS, "keys": FEW_KEYS, "rounds": ROUNDS, "series": series}, indent=1) + "\n"
     )
 
 
 def drawn(results: dict[str, Any]) -> str:
-    """Seconds over each of the three, on scales of powers of two; figures at the last points."""
+    """Returns an SVG of the seconds by each of the three parameters, on logarithmic scales."""
     most = max(value[way] for values in results["series"].values() for value in values for way in WAYS)
     least = min(value[way] for values in results["series"].values() for value in values for way in WAYS)
     ticks = [tick for tick in (0.25, 0.5, 1, 2, 4, 8, 16, 32, 64) if least / 2 < tick < most * 2]
@@ -109,14 +110,14 @@ def drawn(results: dict[str, Any]) -> str:
     ]
     for number, (name, values) in enumerate(results["series"].items()):
         left = LEFT + number * (width + GAP)
-        places = [SHOWN[name](Point(value["exponent"], value["workers"], value["cost"])) for value in values]
-        parts += _panel(name, places, values, (left, width), ticks, height)
+        xs = [SHOWN[name](Point(value["exponent"], value["workers"], value["cost"])) for value in values]
+        parts += _panel(name, xs, values, (left, width), ticks, height)
     return "\n".join([*parts, "</svg>", ""])
 
 
 def _panel(
     name: str,
-    places: Sequence[float],
+    parameters: Sequence[float],
     values: Sequence[dict[str, float]],
     across: tuple[float, float],
     ticks: Sequence[float],
@@ -127,9 +128,12 @@ def _panel(
     for tick in ticks:
         yield f'<path d="M{left:.1f} {height(tick):.1f}h{width:.1f}" stroke="{FAINT}"/>'
         yield text(left - 8, height(tick) + 5, f"{tick:g} s", anchor="end", fill=GREY)
-    xs = [left + 14 + (width - 110) * log(place / places[0]) / log(places[-1] / places[0]) for place in places]
-    for x, place in zip(xs, places, strict=True):
-        yield text(x, BOTTOM + 26, f"{place:g}", anchor="middle", fill=GREY)
+    xs = [
+        left + 14 + (width - 110) * log(value / parameters[0]) / log(parameters[-1] / parameters[0])
+        for value in parameters
+    ]
+    for x, parameter in zip(xs, parameters, strict=True):
+        yield text(x, BOTTOM + 26, f"{parameter:g}", anchor="middle", fill=GREY)
     ends = _apart({way: height(values[-1][way]) for way in WAYS})
     for way, (label, colour) in WAYS.items():
         points = " ".join(f"{x:.1f},{height(value[way]):.1f}" for x, value in zip(xs, values, strict=True))
@@ -140,16 +144,16 @@ def _panel(
 
 
 def _apart(heights: dict[str, float], least: float = 16.0) -> dict[str, float]:
-    """Labels at about these heights that do not cover each other."""
-    placed: dict[str, float] = {}
-    for name in sorted(heights, key=lambda each: heights[each]):
-        placed[name] = max([heights[name], *(other + least for other in placed.values())])
-    return placed
+    """Returns heights close to these at which labels do not overlap."""
+    apart: dict[str, float] = {}
+    for name in sorted(heights, key=lambda way: heights[way]):
+        apart[name] = max([heights[name], *(other + least for other in apart.values())])
+    return apart
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--draw", action="store_true", help="only draw what was measured before")
+    parser.add_argument("--draw", action="store_true", help="draw the results of the last measurement again")
     if not parser.parse_args().draw:
         measure()
     PICTURE.write_text(drawn(json.loads(RESULTS.read_text())))

@@ -1,16 +1,16 @@
-"""Keyed state in a stream on real Spark: `python -m benchmarks.state [uniform] [zipf] [uniform-8] [zipf-8] ...`.
+"""Keyed state in a stream on Spark: `python -m benchmarks.state [uniform] [zipf] [uniform-8] [zipf-8] ...`.
 
-uniform   a running count per key: rows per second, beside Spark's own ways on RocksDB, and beside doing nothing; as
-          both come, that is with Spark's 200 shuffle partitions, and our one worker for each task slot
+uniform   a running count per key: rows per second, compared with Spark's own operators on RocksDB and with doing
+          nothing; with default settings: 200 shuffle partitions of Spark, one worker of ours per task slot
 zipf      the same with skewed keys
-uniform-8, zipf-8   the same with 8 shuffle partitions and 8 workers, so that tasks of both are as many
-sizes     the time of a batch with 5M keys of state, against 50k: what is touched is the same
-rescale   8 workers, then 32, then 8 again while the query runs: no batch is lost, and the next one is not long
-moves     what is read when keys change their workers, against what of the state is theirs
+uniform-8, zipf-8   the same with 8 shuffle partitions and 8 workers, so that both have the same number of tasks
+sizes     the time of a batch with 5M keys of state over that with 50k, where the same number of keys is touched
+rescale   8 workers, then 32, then 8 again while the query runs: no batch is lost, and the next one is not slow
+moves     the bytes read when keys move to other workers, compared with the share of the state that moves
 
-Queries run side by side on files of the same rows. In every round each of them gets two files, one after the other,
-while the others rest. What counts is the time that Spark says the second one took: Spark ends Python workers that have
-been idle for a minute, and the first file starts them again. Exit code 1 if a bound is broken.
+Queries run side by side on files with the same rows. In every round each of them gets two files, one after the other,
+while the others are idle. Only the second one counts, with the time that Spark reports: Spark stops Python workers that
+have been idle for a minute, and the first file starts them again. The exit code is 1 if a bound is broken.
 """
 
 from __future__ import annotations
@@ -40,18 +40,21 @@ from pyspark.sql.types import LongType, StructField, StructType
 import skewless.spark as sl
 from benchmarks.spark import STREAMING, Claim, judged, ratio, session
 from skewless import RoutingTable, streams
-from skewless.spark.checkpoint import Checkpoint
-from skewless.spark.engine import Batch
-from skewless.spark.haste import hastening
 from skewless.spark.schema import schema_of
-from skewless.spark.state import Stateful
-from skewless.store import Manifest
+from skewless.spark.state.committed import KeyedState
+from skewless.spark.state.function import KeyFunction
+from skewless.spark.state.operator import Stateful
+from skewless.spark.streaming.background import Background
+from skewless.spark.streaming.checkpoint import Checkpoint
+from skewless.spark.streaming.operator import Batch
+from skewless.spark.streaming.rows import StreamKey
+from skewless.spark.task_startup import quick_start
 
 ROWS, KEYS, WORKERS, SLOTS, ROUNDS = 100_000, 10_000, 8, 2, 3
 BOUND = 10.0
 FEW, MANY, SIZES_ROUNDS = 50_000, 5_000_000, 5  # keys with a state
 OUTPUT, STATE = "k string, n long", "n long"
-NOTHING = "rows to Python, and nothing done with them"
+NOTHING = "rows to Python, then discarded"
 DEFAULT = 200  # Spark's shuffle partitions
 
 
@@ -85,10 +88,10 @@ def discard(df: DataFrame, batch: int) -> None:
 
 
 def swallow(df: DataFrame, batch: int, n_workers: int) -> None:
-    """Bring the rows to Python by key, and do nothing with them."""
+    """Sends the rows to Python by key and discards them."""
 
     def nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        hastening()()
+        quick_start()
         for _ in batches:
             pass
         return iter(())
@@ -97,7 +100,7 @@ def swallow(df: DataFrame, batch: int, n_workers: int) -> None:
 
 
 class Feed:
-    """A query, and the directory that it reads."""
+    """A query and the directory that it reads."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.source, self.checkpoint = folder / name, str(folder / f"{name} checkpoint")
@@ -108,7 +111,7 @@ class Feed:
         return spark.readStream.schema("k string, v long").parquet(str(self.source))
 
     def count(self, spark: SparkSession, initial: DataFrame | None = None, n_workers: int | None = WORKERS) -> sl.Query:
-        """Start our way of counting."""
+        """Starts our count."""
         stream = sl.stream(self.events(spark), "k", n_workers=n_workers, partitioner="kip")
         job = stream.applyInArrowWithState(in_arrow, OUTPUT, STATE, initialState=initial)
         query = job.start(discard, self.checkpoint)
@@ -116,9 +119,9 @@ class Feed:
         return query
 
     def give(self, keys: NDArray[Any]) -> float:
-        """A file of rows with these keys; the seconds that the query took for it."""
+        """Writes a file of rows with these keys and returns the seconds that the query took for it."""
         rows = pa.table({"k": [f"key {key}" for key in keys.tolist()], "v": np.arange(keys.size)})
-        pq.write_table(rows, self.source / "_new")  # a name that Spark does not look at
+        pq.write_table(rows, self.source / "_new")  # Spark ignores names that begin with _
         (self.source / "_new").rename(self.source / f"{len(list(self.source.iterdir()))}.parquet")
         self.query.processAllAvailable()
         spent = [p.durationMs["triggerExecution"] for p in self.query.recentProgress if p.numInputRows]
@@ -126,11 +129,11 @@ class Feed:
         return float(spent[-1] / 1000)
 
 
-def updates(found: DataFrame) -> DataStreamWriter:
-    return found.writeStream.format("noop").outputMode("update")
+def updates(counts: DataFrame) -> DataStreamWriter:
+    return counts.writeStream.format("noop").outputMode("update")
 
 
-# beside ours
+# Spark's own operators
 WAYS: dict[str, Callable[[DataFrame], DataStreamWriter]] = {
     "applyInPandasWithState": lambda events: updates(
         events.groupBy("k").applyInPandasWithState(in_pandas, OUTPUT, STATE, "update", "NoTimeout")
@@ -142,7 +145,7 @@ WAYS: dict[str, Callable[[DataFrame], DataStreamWriter]] = {
 
 
 def started(spark: SparkSession, folder: Path, n_workers: int | None) -> dict[str, Feed]:
-    """Queries that count, by name; and one that does not, but is the least that brings rows to Python by key."""
+    """Starts the queries that count, and one that only sends rows to Python by key, the least that all must do."""
     feeds = {name: Feed(folder, name) for name in ("skewless", *WAYS, NOTHING)}
     feeds["skewless"].count(spark, n_workers=n_workers)
     swallowing = partial(swallow, n_workers=n_workers or SLOTS)
@@ -153,7 +156,10 @@ def started(spark: SparkSession, folder: Path, n_workers: int | None) -> dict[st
 
 
 def speed(spark: SparkSession, folder: Path, exponent: float, n_workers: int | None) -> list[Claim]:
-    """n_workers: of all; as they come if left out."""
+    """Compares rows per second.
+
+    n_workers: of all queries; the defaults of each if None.
+    """
     spark.conf.set("spark.sql.shuffle.partitions", str(n_workers or DEFAULT))
     feeds = started(spark, folder, n_workers)
     speeds: dict[str, list[float]] = {name: [] for name in feeds}
@@ -166,17 +172,17 @@ def speed(spark: SparkSession, folder: Path, exponent: float, n_workers: int | N
     mine, most = speeds.pop("skewless"), speeds.pop(NOTHING)
     return [
         Claim(
-            f"{ROWS:,} rows, {KEYS:,} keys, rows a second: skewless / {name}",
+            f"{ROWS:,} rows, {KEYS:,} keys, rows per second: skewless / {name}",
             ratio(mine, theirs),
             at_least=BOUND,
-            besides=f"{median(mine):,.0f} against {median(theirs):,.0f}; to do nothing is {ratio(most, theirs):.1f} x",
+            besides=f"{median(mine):,.0f} against {median(theirs):,.0f}; discarding is {ratio(most, theirs):.1f} x",
         )
         for name, theirs in speeds.items()
     ]
 
 
 def zeros(spark: SparkSession, n_keys: int) -> DataFrame:
-    """An initial state for so many keys."""
+    """Returns an initial state for this many keys."""
     return spark.range(n_keys).select(F.format_string("key %d", "id").alias("k"), F.lit(0).cast("long").alias("n"))
 
 
@@ -186,20 +192,20 @@ def sizes(spark: SparkSession, folder: Path) -> list[Claim]:
         feed.count(spark, zeros(spark, n_keys))
     times: dict[int, list[float]] = {n_keys: [] for n_keys in feeds}
     rng = np.random.default_rng(0)
-    for number in range(-1, SIZES_ROUNDS):  # the first loads all states into hot copies
+    for number in range(-1, SIZES_ROUNDS):  # the first round loads all states into hot copies
         for n_keys, feed in feeds.items():
             spent = [feed.give(rng.choice(n_keys, KEYS, replace=False)) for _ in range(2)]
             if number >= 0:
                 times[n_keys].append(spent[1])
-    lacking = 0
+    missing = 0
     for n_keys, feed in feeds.items():
         feed.query.stop()
-        lacking += abs(n_keys - sl.read_state(spark, feed.checkpoint).count())
+        missing += abs(n_keys - sl.read_state(spark, feed.checkpoint).count())
     besides = f"{median(times[MANY]):.2f} s against {median(times[FEW]):.2f} s, median of {SIZES_ROUNDS} batches"
     what = f"{KEYS:,} keys touched: {MANY:,} with a state / {FEW:,}"
     return [
         Claim(what, ratio(times[MANY], times[FEW]), at_most=2, besides=besides),
-        Claim("keys without a state, or too many", lacking, at_most=0),
+        Claim("keys without a state, or with more than one", missing, at_most=0),
     ]
 
 
@@ -218,12 +224,12 @@ def rescale(spark: SparkSession, folder: Path) -> list[Claim]:
     query.rescale(WORKERS)
     down, *_ = batches(3)
     query.stop()
-    given, records = next(seeds), query.recent()
+    sent, records = next(seeds), query.recent()
     n_workers = [record["workers"] for record in records]
     assert n_workers == [WORKERS] * 6 + [4 * WORKERS] * 5 + [WORKERS] * 3, n_workers
     rows = sl.read_state(spark, feed.checkpoint).agg(F.sum("n")).collect()[0][0]
     few, many = sorted(ordinary)
-    alone = of_tasks(spark, folder, few, many)
+    alone = task_seconds(spark, folder, few, many)
     besides = (
         f"{up:.2f} s; ordinary ones {ordinary[few]:.2f} s with {few} workers, {ordinary[many]:.2f} s with {many}; "
         f"Spark's own tasks alone take {alone[1] / alone[0]:.1f} x as long with {many} as with {few}"
@@ -232,13 +238,13 @@ def rescale(spark: SparkSession, folder: Path) -> list[Claim]:
     return [
         Claim(f"the batch after {few} -> {many} / an ordinary one", up / least, at_most=2, besides=besides),
         Claim(f"the batch after {many} -> {few} / an ordinary one", down / least, at_most=2, besides=f"{down:.2f} s"),
-        Claim("batches lost", given - len(records), at_most=0, besides=f"of {given}"),
-        Claim("rows that no state has", given * ROWS - rows, at_most=0, besides=f"of {given * ROWS:,}"),
+        Claim("batches lost", sent - len(records), at_most=0, besides=f"of {sent}"),
+        Claim("rows that no state has", sent * ROWS - rows, at_most=0, besides=f"of {sent * ROWS:,}"),
     ]
 
 
-def of_tasks(spark: SparkSession, folder: Path, *numbers: int) -> list[float]:
-    """What Spark takes for so many Python tasks that have next to nothing to do, and write that; seconds."""
+def task_seconds(spark: SparkSession, folder: Path, *numbers: int) -> list[float]:
+    """Returns the seconds that Spark takes for these numbers of Python tasks that do almost nothing."""
 
     def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
@@ -255,35 +261,47 @@ def of_tasks(spark: SparkSession, folder: Path, *numbers: int) -> list[float]:
 
 
 def gathered(key: tuple[Any, ...], rows: pa.Table, state: Any) -> None:
-    """Keeps all values of a key."""
+    """Collects all values of a key."""
     state.update(([*(state.get[0] if state.exists else []), *rows["v"].to_pylist()],))
 
 
 class States:
-    """States in a checkpoint, and batches without rows by one table after the other: only what moves is read."""
+    """States in a checkpoint, and empty batches with changing tables, which read only what moves."""
 
     def __init__(self, rows: DataFrame, folder: Path, table: RoutingTable) -> None:
         output, state = schema_of("k string"), schema_of("values array<long>")
-        self.operator = Stateful(("k",), gathered, output, state, "NoTimeout", None, 0, in_pandas=False)
+        self.operator = Stateful(
+            key=StreamKey.plain("k"), function=KeyFunction(call=gathered, output=output, state=state)
+        )
         self.files, self.empty, self.number = Checkpoint(str(folder)), rows.limit(0), 0
-        self.state: dict[str, Any] | None = None
+        self.state: KeyedState | None = None
+        self.background: Background[Any] = Background("merge")
         self._run(rows, table)
-        self._run(self.empty, table)  # hot copies have all there is now
-        assert self.read(table) == 0, "nothing moves"
+        self._run(self.empty, table)  # now the hot copies are complete
+        assert self.read(table) == 0, "a batch without moves must read nothing"
 
     def _run(self, rows: DataFrame, table: RoutingTable) -> dict[str, Any]:
-        found = self.operator.run(Batch(rows, self.number, self.state, table, self.files, 0.0))
+        found = self.operator.run(
+            Batch(
+                df=rows,
+                number=self.number,
+                state=self.state,
+                router=table,
+                files=self.files,
+                background=self.background,
+            )
+        )
         self.number, self.state = self.number + 1, found.state
         return found.record
 
     def read(self, table: RoutingTable) -> int:
-        """Bytes that are read for this table, after the one before."""
+        """Returns the bytes that an empty batch with this table reads."""
         return int(self._run(self.empty, table)["state_read"])
 
     @property
     def bytes(self) -> int:
         assert self.state is not None
-        return sum(segment.bytes for segment in Manifest.from_json(self.state["manifest"]).segments)
+        return sum(segment.bytes for segment in self.state.manifest.segments)
 
 
 def moves(spark: SparkSession, folder: Path) -> list[Claim]:
@@ -303,19 +321,19 @@ def moves(spark: SparkSession, folder: Path) -> list[Claim]:
     rows = spark.range(small + large).select(F.expr(f"if(id < {small}, 'small', 'large')").alias("k"), "id")
     keys = streams.as_keys(["small", "large"])
 
-    def placing(*workers: int) -> RoutingTable:
-        return plain.placing(keys, np.arange(3), np.array(workers, np.int32), np.ones(2))
+    def with_workers(*workers: int) -> RoutingTable:
+        return plain.with_hot_keys(keys, np.arange(3), np.array(workers, np.int32), np.ones(2))
 
-    states = States(rows.withColumnRenamed("id", "v"), folder / "hot", placing(0, 1))
-    read = {small: states.read(placing(2, 1)), large: states.read(placing(2, 3))}
+    states = States(rows.withColumnRenamed("id", "v"), folder / "hot", with_workers(0, 1))
+    read = {small: states.read(with_workers(2, 1)), large: states.read(with_workers(2, 3))}
     found = read[large] / read[small]
     besides = f"{read[small]:,} bytes for {small:,} values, {read[large]:,} for {large:,}"
     claims.append(Claim(f"a hot key with {large // small} x the state moves: bytes read", found, 11, 9, besides))
     return claims
 
 
-# what is measured, and how
-KNOWN: dict[str, Callable[[SparkSession, Path], list[Claim]]] = {
+# name -> measurement
+MEASUREMENTS: dict[str, Callable[[SparkSession, Path], list[Claim]]] = {
     "uniform": partial(speed, exponent=0.0, n_workers=None),
     "zipf": partial(speed, exponent=1.2, n_workers=None),
     "uniform-8": partial(speed, exponent=0.0, n_workers=WORKERS),
@@ -329,10 +347,10 @@ KNOWN: dict[str, Callable[[SparkSession, Path], list[Claim]]] = {
 def main() -> None:
     kept = True
     spark = session(SLOTS, STREAMING)
-    for name in sys.argv[1:] or KNOWN:
+    for name in sys.argv[1:] or MEASUREMENTS:
         with TemporaryDirectory(prefix=f"skewless-{name}-", ignore_cleanup_errors=True) as folder:
             spark.conf.set("spark.sql.shuffle.partitions", str(WORKERS))
-            claims = KNOWN[name](spark, Path(folder))
+            claims = MEASUREMENTS[name](spark, Path(folder))
         kept &= judged(f"{name}, {SLOTS} task slots", claims)
     spark.stop()
     sys.exit(not kept)

@@ -1,7 +1,7 @@
-"""What a batch costs the keyed store, by how many keys have a state, and what a move costs.
+"""The cost of a batch for the keyed store, by the number of keys with a state, and the cost of a move.
 
-One worker answers for all keys. A batch touches some of them: it brings the hot copy up to the batch before, gets their
-states, writes new ones to the changelog, and commits. Rounds on the small and the large store take turns.
+One worker has all keys. A batch touches some of them: it brings the hot copy up to date, gets their states, writes new
+ones to the changelog, and commits. Rounds on the small and the large store are interleaved.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ from rich.table import Table
 
 from benchmarks.spark import Claim, judged
 from skewless import RoutingTable
-from skewless.kernels.place import key_places
-from skewless.store import HotCopy, Manifest, Share, Store, Tally, opened
+from skewless.kernels.position import key_positions
+from skewless.store import HotCopy, Manifest, Share, StateStore, Tally, open_hot_copy
 
 FEW, MANY, TOUCHED, ROUNDS = 50_000, 5_000_000, 10_000, 12
-MOVED = 0.05  # the share of hosts that moves
+MOVED = 0.05  # share of hosts that move
 BOUND, ABOUT = 2.0, 1.1
 KEY, STATE = pa.schema({"k": pa.string()}), pa.schema({"n": pa.int64()})
 STEPS = ("catch up", "get", "write", "commit")
 
 
 class Stream:
-    """A store with a state for each of so many keys, and batches for it."""
+    """A store with a state for each of `n_keys` keys, and batches for it."""
 
     def __init__(self, folder: Path, n_keys: int) -> None:
-        self.store = Store(str(folder / "durable"), KEY, STATE)
+        self.store = StateStore(str(folder / "durable"), KEY, STATE)
         self.hot, self.n_keys, self.rng = folder / "hot", n_keys, np.random.default_rng(0)
         self.table = RoutingTable.hashed(1)
         self.manifest = Manifest.empty(self.store)
         self.commit(np.arange(n_keys), np.zeros(n_keys, np.int64))
         began = perf_counter()
-        with self.opened():
+        with self.open_hot_copy():
             self.loading = perf_counter() - began
 
-    def opened(self, tally: Tally | None = None) -> AbstractContextManager[HotCopy]:
-        return opened(self.hot, 0, self.store, self.manifest, Share.of(self.table, 0), tally)
+    def open_hot_copy(self, tally: Tally | None = None) -> AbstractContextManager[HotCopy]:
+        return open_hot_copy(self.hot, 0, self.store, self.manifest, Share.of(self.table, 0), tally)
 
     def commit(self, keys: NDArray[np.int64], counts: NDArray[np.int64]) -> list[float]:
         began = perf_counter()
         names = pa.array(keys).cast(pa.string())
         columns = [
-            pa.array(key_places(keys.astype(np.uint64))),
+            pa.array(key_positions(keys.astype(np.uint64))),
             pa.StructArray.from_arrays([names], fields=list(KEY)),
             pa.StructArray.from_arrays([pa.array(counts)], fields=list(STATE)),
             pa.nulls(keys.size, pa.int64()),
@@ -64,14 +64,14 @@ class Stream:
         return [written - began, perf_counter() - written]
 
     def batch(self) -> list[float]:
-        """The seconds of each step."""
+        """Runs a batch and returns the seconds of each step."""
         keys = self.rng.choice(self.n_keys, TOUCHED, replace=False)
         began = perf_counter()
-        with self.opened() as copy:
+        with self.open_hot_copy() as copy:
             caught_up = perf_counter()
             texts = [f'["{key}"]' for key in keys.tolist()]
-            found = copy.get(key_places(keys.astype(np.uint64)), texts)
-            counts = np.array([entry.state[0] + 1 for entry in found if entry and entry.state])
+            entries = copy.get(key_positions(keys.astype(np.uint64)), texts)
+            counts = np.array([entry.state[0] + 1 for entry in entries if entry and entry.state])
             got = perf_counter()
             return [caught_up - began, got - caught_up, *self.commit(keys, counts)]
 
@@ -90,8 +90,8 @@ def main() -> None:
         for title in ("keys with a state", *STEPS, "batch", "loading all, s"):
             shown.add_column(title, justify="right")
         for n_keys, stream in streams.items():
-            steps = [median(1000 * each[step] for each in times[n_keys]) for step in range(len(STEPS))]
-            total = median(1000 * sum(each) for each in times[n_keys])
+            steps = [median(1000 * spent[step] for spent in times[n_keys]) for step in range(len(STEPS))]
+            total = median(1000 * sum(spent) for spent in times[n_keys])
             shown.add_row(f"{n_keys:,}", *(f"{step:.0f}" for step in (*steps, total)), f"{stream.loading:.1f}")
         console.print(shown)
         pairs = zip(times[MANY], times[FEW], strict=True)
@@ -101,10 +101,10 @@ def main() -> None:
         share = Share.of(stream.table, 0)
         without = Share(np.arange(share.hosts.size) < gone, share.hot, share.owned)
         everything = sum(segment.bytes for segment in stream.manifest.segments)
-        with opened(stream.hot, 0, stream.store, stream.manifest, without):
+        with open_hot_copy(stream.hot, 0, stream.store, stream.manifest, without):
             pass
         tally, began = Tally(), perf_counter()
-        with stream.opened(tally):
+        with stream.open_hot_copy(tally):
             seconds = perf_counter() - began
         moved, read = 1 - gone / share.hosts.size, tally.bytes / everything
     claims = [

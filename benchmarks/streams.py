@@ -1,13 +1,13 @@
-"""Streams against Spark's own: `python -m benchmarks.streams [counts] [waits] [drift] [sources] ...`.
+"""Our streams compared with Spark's own: `python -m benchmarks.streams [counts] [waits] [drift] [sources] ...`.
 
-counts    windowed counts: the time of a batch, against Structured Streaming with RocksDB
-waits     a grouped Python aggregate that waits for each row, 16 task slots, against applyInPandasWithState
-drift     hot keys that change: how soon loads are even again
-sources   what the table of a batch is planned from: the last batch, its own rows, or a tenth of these
-planning  the time of planning a batch of 1M rows and 100k keys, as a share of the interval
+counts    windowed counts: the time of a batch, compared with Structured Streaming on RocksDB
+waits     a grouped Python aggregate that waits for each row, 16 task slots, compared with applyInPandasWithState
+drift     changing hot keys: how soon loads are balanced again
+sources   statistics that the table of a batch is planned from: the last batch, its own rows, or a tenth of these
+planning  the time to plan a batch of 1M rows and 100k keys, as a share of the interval
 soak      many small batches: files, memory and time must not grow (SOAK=2000 batches)
 
-Runs take turns, and medians are compared. Exit code 1 if a bound is broken.
+Runs are interleaved and medians compared. The exit code is 1 if a bound is broken.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ ROUNDS = 3
 
 
 def write(directory: Path, batches: Iterator[np.ndarray[Any, Any]], seconds: int = 10) -> str:
-    """One file a batch, each of so many seconds of event time."""
+    """Writes one file per batch, each with this many seconds of event time."""
     directory.mkdir(parents=True, exist_ok=True)
     for number, keys in enumerate(batches):
         rng = np.random.default_rng(number)
         times = ((number + np.sort(rng.random(keys.size))) * seconds * 1e6).astype(np.int64)
         table = pa.table({"k": keys.astype(np.int64), "v": rng.integers(0, 100, keys.size), "ts": _times(times)})
-        place = directory / f"{number:05d}.parquet"
-        pq.write_table(table, place)
-        os.utime(place, (number, number))
+        path = directory / f"{number:05d}.parquet"
+        pq.write_table(table, path)
+        os.utime(path, (number, number))
     return str(directory)
 
 
@@ -61,51 +61,56 @@ def read(spark: SparkSession, directory: str) -> DataFrame:
 
 
 def triggers(query: Any) -> list[float]:
-    """Seconds of each batch with rows, as Spark measured them; without the first two, which compile."""
+    """Returns the seconds of each batch with rows, as Spark measured them, without the first two, which compile."""
     inner = getattr(query, "_query", query)
-    found = [
+    seconds = [
         progress.durationMs["triggerExecution"] / 1000 for progress in inner.recentProgress if progress.numInputRows
     ]
-    return found[2:]
+    return seconds[2:]
 
 
 def in_turns(directory: Path, rounds: int = ROUNDS, **jobs: Callable[[Path], Any]) -> dict[str, float]:
-    """The median time of a batch of each, run one after the other, several times; each time another one begins.
+    """Returns the median time of a batch of each job; jobs are interleaved, and each round begins with another one.
 
-    The first time does not count: the JVM compiles, and Python workers start.
+    A first round does not count: the JVM compiles, and Python workers start.
     """
     times: dict[str, list[float]] = {name: [] for name in jobs}
     names = list(jobs)
     for turn in range(-1, rounds):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            place = directory / f"{name}-{turn}"
-            found = triggers(jobs[name](place))
-            print(f"turn {turn + 1}, {name}: {statistics.median(found):.2f} s", file=sys.stderr)
+            path = directory / f"{name}-{turn}"
+            seconds = triggers(jobs[name](path))
+            print(f"turn {turn + 1}, {name}: {statistics.median(seconds):.2f} s", file=sys.stderr)
             if turn >= 0:
-                times[name] += found
-            shutil.rmtree(place, ignore_errors=True)
-    return {name: statistics.median(found) for name, found in times.items()}
+                times[name] += seconds
+            shutil.rmtree(path, ignore_errors=True)
+    return {name: statistics.median(seconds) for name, seconds in times.items()}
 
 
 def counts(spark: SparkSession, directory: Path) -> list[Claim]:
     source = write(directory / "in", (streams.zipf(200_000, 20_000, 1.0, seed=n) for n in range(12)))
 
-    def ours(place: Path) -> Any:
+    def ours(path: Path) -> Any:
         job = sl.stream(read(spark, source), "k", time="ts").window("20 seconds").agg(n=sl.count())
-        query = job.start(f"{place}/out", f"{place}/checkpoint", available_now=True)
+        query = job.start(f"{path}/out", f"{path}/checkpoint", available_now=True)
         query.awaitTermination()
         return query
 
-    def plain(place: Path) -> Any:
+    def plain(path: Path) -> Any:
         rows = read(spark, source).withWatermark("ts", "0 seconds").groupBy(F.window("ts", "20 seconds"), "k").count()
-        writer = rows.writeStream.format("parquet").option("checkpointLocation", f"{place}/checkpoint")
-        query = writer.trigger(availableNow=True).start(f"{place}/out")
+        writer = rows.writeStream.format("parquet").option("checkpointLocation", f"{path}/checkpoint")
+        query = writer.trigger(availableNow=True).start(f"{path}/out")
         query.awaitTermination()
         return query
 
-    found = in_turns(directory, skewless=ours, spark=plain)
+    times = in_turns(directory, skewless=ours, spark=plain)
     return [
-        Claim("time of a batch of 200k rows", found["skewless"] / found["spark"], at_most=1.25, besides=said(found))
+        Claim(
+            "time of a batch of 200k rows",
+            times["skewless"] / times["spark"],
+            at_most=1.25,
+            besides=listed(times),
+        )
     ]
 
 
@@ -127,24 +132,24 @@ def waits(spark: SparkSession, directory: Path, wait: float = 0.002, rows: int =
         state.update((n + (state.get[0] if state.exists else 0),))
         yield pd.DataFrame({"k": [key[0]], "n": [state.get[0]]})
 
-    def ours(place: Path) -> Any:
+    def ours(path: Path) -> Any:
         job = sl.stream(read(spark, source), "k", time="ts", n_workers=16).window("10 seconds").agg(counted)
-        query = job.start(f"{place}/out", f"{place}/checkpoint", available_now=True)
+        query = job.start(f"{path}/out", f"{path}/checkpoint", available_now=True)
         query.awaitTermination()
         return query
 
-    def plain(place: Path) -> Any:
+    def plain(path: Path) -> Any:
         grouped = read(spark, source).groupBy("k")
-        found = grouped.applyInPandasWithState(
+        counts = grouped.applyInPandasWithState(
             stateful, "k long, n long", "n long", "update", GroupStateTimeout.NoTimeout
         )
-        writer = found.writeStream.outputMode("update").foreachBatch(_written).trigger(availableNow=True)
-        query = writer.option("checkpointLocation", f"{place}/checkpoint").start()
+        writer = counts.writeStream.outputMode("update").foreachBatch(_written).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", f"{path}/checkpoint").start()
         query.awaitTermination()
         return query
 
-    found = in_turns(directory, skewless=ours, spark=plain)
-    return [Claim("rows a second, Zipf 1.5", found["spark"] / found["skewless"], at_least=4, besides=said(found))]
+    times = in_turns(directory, skewless=ours, spark=plain)
+    return [Claim("rows a second, Zipf 1.5", times["spark"] / times["skewless"], at_least=4, besides=listed(times))]
 
 
 def _written(df: DataFrame, batch: int) -> None:
@@ -152,11 +157,11 @@ def _written(df: DataFrame, batch: int) -> None:
 
 
 def drift(spark: SparkSession, directory: Path, n: int = 16, rows: int = 100_000) -> list[Claim]:
-    """Hot keys that change every 10 batches; uniform and skewed in turns; the hot keys of the two alternate."""
+    """Measures balance where the distribution changes every 10 batches, in three ways."""
     scenarios: dict[str, Callable[[int], np.ndarray[Any, Any]]] = {
         "hot keys change": lambda b: streams.zipf(rows, 10_000, 1.2, seed=b) + np.uint64(1_000_003 * (b // 10)),
         "uniform and Zipf": lambda b: streams.zipf(rows, 10_000, (0.0, 1.4)[b // 10 % 2], seed=b),
-        "Zipf turns round": lambda b: (
+        "Zipf reverses": lambda b: (
             np.uint64(10_000) - streams.zipf(rows, 10_000, 1.2, seed=b)
             if b // 10 % 2
             else streams.zipf(rows, 10_000, 1.2, seed=b)
@@ -164,10 +169,10 @@ def drift(spark: SparkSession, directory: Path, n: int = 16, rows: int = 100_000
     }
     claims = []
     for name, batch in scenarios.items():
-        place = directory / name.replace(" ", "-")
-        source = write(place / "in", (batch(b) for b in range(30)))
+        path = directory / name.replace(" ", "-")
+        source = write(path / "in", (batch(b) for b in range(30)))
         stream = sl.stream(read(spark, source), "k", time="ts", partitioner="level", n_workers=n)
-        query = stream.window("10 seconds").agg(n=sl.count()).start(f"{place}/out", f"{place}/c", available_now=True)
+        query = stream.window("10 seconds").agg(n=sl.count()).start(f"{path}/out", f"{path}/c", available_now=True)
         query.awaitTermination()
         ratios = [record["imbalance_ratio"] for record in query.recent()]
         settled = [ratio for b, ratio in enumerate(ratios) if b % 10 >= 2]
@@ -192,27 +197,27 @@ def planning(spark: SparkSession, directory: Path) -> list[Claim]:
 
 
 def sources(spark: SparkSession, directory: Path) -> list[Claim]:
-    """Time of a batch by each choice of statistics, where reading is cheap and where it is not.
+    """Compares the time of a batch by each choice of statistics, where reading is cheap and where it is expensive.
 
-    The default has to be the fastest in both. Two of the choices read the keys of a batch twice.
+    The default must be the fastest in both. The other two read the keys of a batch twice.
     """
     parquet = write(directory / "parquet", (streams.zipf(200_000, 20_000, 1.2, seed=n) for n in range(8)))
     (directory / "json").mkdir()
-    for place in sorted(Path(parquet).iterdir()):
-        copy = directory / "json" / f"{place.stem}.json"
-        pq.read_table(place).to_pandas().to_json(copy, orient="records", lines=True, date_format="iso", date_unit="us")
-        os.utime(copy, (int(place.stem), int(place.stem)))
+    for path in sorted(Path(parquet).iterdir()):
+        copy = directory / "json" / f"{path.stem}.json"
+        pq.read_table(path).to_pandas().to_json(copy, orient="records", lines=True, date_format="iso", date_unit="us")
+        os.utime(copy, (int(path.stem), int(path.stem)))
     choices: dict[str, Any] = {"last": "last", "present": "present", "a tenth": 0.1}
     ratios: dict[str, list[float]] = {name: [] for name in choices}
 
     def by(name: str, kind: str) -> Callable[[Path], Any]:
-        def run(place: Path) -> Any:
+        def run(path: Path) -> Any:
             source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
             rows = source.format(kind).load(str(directory / kind))
             choice = choices[name]
             stream = sl.stream(rows, "k", time="ts", partitioner="level", n_workers=16, statistics=choice)
             job = stream.window("10 seconds").agg(n=sl.count())
-            query = job.start(f"{place}/out", f"{place}/checkpoint", available_now=True)
+            query = job.start(f"{path}/out", f"{path}/checkpoint", available_now=True)
             query.awaitTermination()
             ratios[name] += [record["imbalance_ratio"] for record in query.recent()[2:]]
             return query
@@ -221,11 +226,11 @@ def sources(spark: SparkSession, directory: Path) -> list[Claim]:
 
     claims = []
     for kind in ("parquet", "json"):
-        # They differ by little: more rounds than elsewhere, so that the noise is less than that.
-        found = in_turns(directory, 2 * ROUNDS, **{name: by(name, kind) for name in choices})
+        # The differences are small, so more rounds than elsewhere reduce the noise.
+        times = in_turns(directory, 2 * ROUNDS, **{name: by(name, kind) for name in choices})
         for name in ("present", "a tenth"):
-            quotient = found["last"] / found[name]
-            claims.append(Claim(f"{kind}: last against {name}", quotient, at_most=1, besides=said(found)))
+            quotient = times["last"] / times[name]
+            claims.append(Claim(f"{kind}: last against {name}", quotient, at_most=1, besides=listed(times)))
     print("imbalance: " + ", ".join(f"{name} {statistics.median(ratio):.3f}" for name, ratio in ratios.items()))
     return claims
 
@@ -254,12 +259,12 @@ def soak(spark: SparkSession, directory: Path) -> list[Claim]:
     ]
 
 
-def said(seconds: dict[str, float]) -> str:
+def listed(seconds: dict[str, float]) -> str:
     return ", ".join(f"{name} {spent:.2f} s" for name, spent in seconds.items())
 
 
-# what is measured, its task slots, and how
-KNOWN: dict[str, tuple[int, Callable[[SparkSession, Path], list[Claim]]]] = {
+# name -> task slots, measurement
+MEASUREMENTS: dict[str, tuple[int, Callable[[SparkSession, Path], list[Claim]]]] = {
     "counts": (4, counts),
     "waits": (16, waits),
     "drift": (4, drift),
@@ -271,8 +276,8 @@ KNOWN: dict[str, tuple[int, Callable[[SparkSession, Path], list[Claim]]]] = {
 
 def main() -> None:
     kept = True
-    for name in sys.argv[1:] or KNOWN:
-        slots, measured = KNOWN[name]
+    for name in sys.argv[1:] or MEASUREMENTS:
+        slots, measured = MEASUREMENTS[name]
         spark = session(slots, STREAMING)
         with tempfile.TemporaryDirectory(prefix=f"skewless-{name}-", ignore_cleanup_errors=True) as directory:
             kept &= judged(f"{name}, {slots} task slots", measured(spark, Path(directory)))

@@ -1,4 +1,4 @@
-"""The papers' tables and figures, made again: one module per paper, one function per table, its claims beside it.
+"""Reproductions of the papers' tables and figures: one module per paper, one function per table, with its claims.
 
-`pictures`, with `families` and `drawing`, shows all partitioners side by side, for the docs.
+`pictures`, with `families` and `drawing`, compares all partitioners for the docs.
 """

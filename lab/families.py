@@ -1,4 +1,4 @@
-"""Who is in which picture, and the stream that all are shown on."""
+"""The partitioners of each picture, and the stream on which all are compared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from skewless.partitioners import named, parameters
 
 @dataclass(frozen=True)
 class Stream:
-    """Batches of a Zipf stream in which other keys become the hot ones every so many batches."""
+    """Batches of a Zipf stream whose hot keys are replaced after every `every` batches."""
 
     n_workers: int = 16
     exponent: float = 1.2
@@ -29,7 +29,7 @@ class Stream:
 
     @property
     def changes(self) -> range:
-        """The batches with which keys become hot that were not."""
+        """Returns the batches in which new keys become hot."""
         return range(self.every, self.n_batches, self.every)
 
 
@@ -38,24 +38,25 @@ STREAM = Stream()
 
 @dataclass(frozen=True)
 class Member:
-    """A partitioner with some parameters."""
+    """A partitioner and its parameters."""
 
     name: str
     params: Mapping[str, Any] = field(default_factory=dict)
     alias: str = ""
-    foresees: bool = False  # is it told all keys of the stream before the first is routed?
+    foresees: bool = False  # whether it observes the whole stream before it routes
 
     @property
     def key(self) -> str:
-        """What the template of the page and the results call it."""
+        """Returns its name in the results and in the template of the page."""
         return self.alias or self.name
 
     @property
     def label(self) -> str:
+        """Returns its name with parameters, as shown in pictures."""
         return ", ".join([self.name, *(f"{name}={value}" for name, value in self.params.items())])
 
-    def made(self, stream: Stream) -> Partitioner[Any, Any]:
-        """Those that have a window get one of a batch, with ten slides."""
+    def make(self, stream: Stream) -> Partitioner[Any, Any]:
+        """Returns a new partitioner; a window, where it takes one, is a batch in ten slides."""
         windowed = "window" in parameters(named(self.name))
         window: dict[str, Any] = {"window": Window(stream.batch, stream.batch // 10)} if windowed else {}
         return partitioner(self.name, stream.n_workers, **window, **self.params)
@@ -63,9 +64,11 @@ class Member:
 
 @dataclass(frozen=True)
 class Family:
-    name: str  # of its picture
+    """The partitioners of one picture."""
+
+    name: str  # of the file
     title: str
-    how: str  # it was measured
+    how: str  # it was measured, as a sentence
     members: tuple[Member, ...]
     plans: bool = False
 
@@ -74,7 +77,7 @@ FAMILIES = (
     Family(
         "one_worker",
         "One worker per key, without a plan",
-        "A key stays where it is first put; off_greedy knows the whole stream beforehand; shuffle splits every key.",
+        "A key stays on its first worker; off_greedy sees the whole stream beforehand; shuffle splits every key.",
         (
             *(Member(name) for name in ("hash", "potc", "on_greedy")),
             Member("off_greedy", foresees=True),
@@ -84,19 +87,19 @@ FAMILIES = (
     Family(
         "few_choices",
         "A few choices per key",
-        "Each tuple is routed as it comes, by the loads since the beginning.",
+        "Each tuple is routed on arrival, by the loads since the beginning.",
         (Member("pkg"), Member("d_choices"), Member("w_choices")),
     ),
     Family(
         "cardinality",
         "Workers with few keys",
-        "Each tuple is routed as it comes; a window is one batch.",
+        "Each tuple is routed on arrival; a window is one batch.",
         tuple(Member(name) for name in ("cm", "am", "cam", "lm")),
     ),
     Family(
         "learners",
         "Learners",
-        "Each tuple is routed as it comes; a window is one batch, in ten slides.",
+        "Each tuple is routed on arrival; a window is one batch, in ten slides.",
         (
             Member("dagreedy"),
             Member("dalton"),
@@ -106,7 +109,7 @@ FAMILIES = (
     Family(
         "whole_plans",
         "Planners that keep keys whole",
-        "A batch is routed by the table learned from the batches before it.",
+        "A batch is routed by the table learned from earlier batches.",
         (
             *(Member(name) for name in ("kip", "scan", "redist", "readj", "mixed")),
             Member("level", {"split": False}, alias="level_whole"),
@@ -116,7 +119,7 @@ FAMILIES = (
     Family(
         "split_plans",
         "Planners that split keys",
-        "A batch is routed by the table learned from the batches before it.",
+        "A batch is routed by the table learned from earlier batches.",
         (Member("prompt"), Member("level"), Member("auto")),
         plans=True,
     ),

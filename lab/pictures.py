@@ -1,4 +1,4 @@
-"""Pictures of all partitioners, family by family: load per worker and fragments under drift; and their page."""
+"""Measures all partitioners under drift, draws load per worker and fragments, and writes docs/partitioners.md."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from numpy.typing import NDArray
 from lab.drawing import Panel, picture
 from lab.families import FAMILIES, MEMBERS, STREAM, Family, Member, Stream
 from skewless import Keys, Metrics, Partitioner, RoutingTable, measure
-from skewless.coordinate import exchange
+from skewless.cooperation.protocol import exchange
 from skewless.histogram import Histogram
-from skewless.moves import moves
+from skewless.migration import moves
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "partitioners.md"
 TEMPLATE = Path(__file__).parent / "partitioners.md"
 RESULTS = Path(__file__).parent / "results" / "pictures.json"
-# The first is shown; what the page says must hold for all. Of the seeds 6 to 23, three broke one claim each.
+# The first is shown; the claims must hold for all. Of the seeds 6 to 23, three broke one claim each.
 SEEDS = range(6)
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What became of the batches of a stream, in the order of the stream."""
+    """The measures of each batch of a stream, in order."""
 
     stream: Stream
     load: NDArray[np.int64]  # [batch, worker]
-    keys: NDArray[np.int64]  # [batch]: distinct ones
+    keys: NDArray[np.int64]  # [batch]: distinct keys
     fragments: NDArray[np.int64]  # [batch]
-    moves: NDArray[np.float64]  # [batch]: the share of its tuples that the table before would have sent elsewhere
+    moves: NDArray[np.float64]  # [batch]: share of tuples that the previous table would have routed differently
 
     @cached_property
     def relative(self) -> NDArray[np.float64]:
-        """Loads as multiples of the mean of their batch."""
+        """Returns loads as multiples of the mean of their batch."""
         return np.asarray(self.load / self.load.mean(axis=1, keepdims=True))
 
     @cached_property
     def ratios(self) -> NDArray[np.float64]:
-        """The imbalance ratio of each batch."""
+        """Returns the imbalance ratio of each batch."""
         return np.asarray(self.relative.max(axis=1))
 
     @property
@@ -55,17 +55,17 @@ class Run:
 
     @property
     def after(self) -> float:
-        """The imbalance ratio of the first batches with other hot keys."""
+        """Returns the mean imbalance ratio of the batches right after a change."""
         return float(self.ratios[self.stream.changes].mean())
 
     @property
     def settled(self) -> float:
-        """The imbalance ratio of the last batches with the same hot keys."""
+        """Returns the mean imbalance ratio of the batches right before a change."""
         return float(self.ratios[self.stream.every - 1 :: self.stream.every].mean())
 
     @property
     def splits(self) -> NDArray[np.float64]:
-        """Fragments per key of each batch."""
+        """Returns the fragments per key of each batch."""
         return np.asarray(self.fragments / self.keys)
 
     @property
@@ -74,34 +74,34 @@ class Run:
 
     @property
     def moved(self) -> float:
-        """Of a planner: the mean share of tuples that are routed elsewhere than a batch before, from the second on."""
+        """Returns a planner's mean share of tuples that a batch routes differently from the batch before."""
         return float(self.moves[1:].mean())
 
 
 def run(member: Member, stream: Stream, batches: Sequence[Keys]) -> Run:
-    """Route the batches one after the other, and measure each by itself."""
-    p = member.made(stream)
+    """Routes the batches in order and measures each on its own."""
+    p = member.make(stream)
     if member.foresees:
         p.observe(np.concatenate(batches))
         exchange([p])
     by_table = p.plans_ahead and not member.foresees
-    found = list(_by_tables(p, batches) if by_table else _by_itself(p, batches))
+    measured = list(_route_by_tables(p, batches) if by_table else _route_directly(p, batches))
     return Run(
-        stream,
-        np.stack([metrics.load for metrics, _ in found]),
-        np.array([metrics.keys for metrics, _ in found], np.int64),
-        np.array([metrics.fragments for metrics, _ in found], np.int64),
-        np.array([round(share, 6) for _, share in found]),
+        stream=stream,
+        load=np.stack([metrics.load for metrics, _ in measured]),
+        keys=np.array([metrics.keys for metrics, _ in measured], np.int64),
+        fragments=np.array([metrics.fragments for metrics, _ in measured], np.int64),
+        moves=np.array([round(share, 6) for _, share in measured]),
     )
 
 
-def _by_itself(p: Partitioner[Any, Any], batches: Sequence[Keys]) -> Iterator[tuple[Metrics, float]]:
+def _route_directly(p: Partitioner[Any, Any], batches: Sequence[Keys]) -> Iterator[tuple[Metrics, float]]:
     for keys in batches:
         yield measure(keys, p.route(keys), p.n_workers), 0.0
 
 
-def _by_tables(p: Partitioner[Any, Any], batches: Sequence[Keys]) -> Iterator[tuple[Metrics, float]]:
-    """As a stream engine does it: what a batch teaches serves the next one."""
+def _route_by_tables(p: Partitioner[Any, Any], batches: Sequence[Keys]) -> Iterator[tuple[Metrics, float]]:
+    """Routes as a stream does: a batch by the table learned from earlier ones."""
     last = p.table()
     for keys in batches:
         table = p.table()
@@ -112,13 +112,13 @@ def _by_tables(p: Partitioner[Any, Any], batches: Sequence[Keys]) -> Iterator[tu
 
 
 def moved(old: RoutingTable, new: RoutingTable, keys: Keys) -> float:
-    """The share of these tuples that the new table sends elsewhere."""
+    """Returns the share of these tuples that the new table routes differently."""
     distinct, counts = np.unique(keys, return_counts=True)
     return moves(old, new, Histogram(distinct, counts.astype(np.float64))).mass
 
 
 def claims(runs: Mapping[str, Run]) -> dict[str, bool]:
-    """What the page says, by the keys of the members; all runs are of one stream."""
+    """Returns the claims of the page and whether they hold; all runs are of one stream, by the key of their member."""
     of = SimpleNamespace(**runs)
     stream = of.hash.stream
     bound, first = hottest(stream), stream.every - 1
@@ -157,7 +157,7 @@ def claims(runs: Mapping[str, Run]) -> dict[str, bool]:
         "prompt and level are nearly even in the second batch after a change": all(
             bool((run.ratios[later] < 1.2).all()) for run in (of.prompt, of.level)
         ),
-        "in the first one the hottest key is still whole": all(
+        "in the first batch after a change they still keep the hottest key whole": all(
             bool((run.ratios[stream.changes] > 0.9999 * bound[stream.changes]).all()) for run in (of.prompt, of.level)
         ),
         "auto is as even as level": of.auto.ratio < 1.03 * of.level.ratio,
@@ -166,12 +166,13 @@ def claims(runs: Mapping[str, Run]) -> dict[str, bool]:
 
 
 def hottest(stream: Stream) -> NDArray[np.float64]:
-    """The hottest key of each batch, as a multiple of a worker's mean load."""
+    """Returns the load of the hottest key in each batch, as a multiple of a worker's mean load."""
     counts = [int(np.unique(keys, return_counts=True)[1].max()) for keys in stream.batches()]
     return np.array(counts) * stream.n_workers / stream.batch
 
 
-def drawn(family: Family, runs: Mapping[str, Run]) -> str:
+def draw(family: Family, runs: Mapping[str, Run]) -> str:
+    """Returns the picture of a family as SVG."""
     stream = runs[family.members[0].key].stream
     caption = (
         f"Zipf {stream.exponent:g}, {stream.n_workers} workers, batches of {stream.batch:,} tuples; "
@@ -182,7 +183,7 @@ def drawn(family: Family, runs: Mapping[str, Run]) -> str:
 
 
 def page(runs: Mapping[str, Run]) -> str:
-    """The template, with its numbers, pictures and tables."""
+    """Returns the page: the template with its numbers, pictures and tables filled in."""
     stream = next(iter(runs.values())).stream
     return TEMPLATE.read_text().format(
         stream=stream,
@@ -199,8 +200,8 @@ def page(runs: Mapping[str, Run]) -> str:
 
 
 def _table(family: Family, runs: Mapping[str, Run]) -> str:
-    head = ["partitioner", "max / mean", "just after a change", "just before the next", "fragments a key"]
-    head += ["moved a batch"] if family.plans else []
+    head = ["partitioner", "max / mean", "just after a change", "just before the next", "fragments per key"]
+    head += ["moved per batch"] if family.plans else []
     lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
     for member in family.members:
         run = runs[member.key]
@@ -211,13 +212,13 @@ def _table(family: Family, runs: Mapping[str, Run]) -> str:
 
 
 def files(runs: Mapping[str, Run]) -> dict[Path, str]:
-    """All that the command writes to docs."""
-    drawings = {PAGE.parent / "pictures" / f"{family.name}.svg": drawn(family, runs) for family in FAMILIES}
+    """Returns the path and content of every file in docs that this command writes."""
+    drawings = {PAGE.parent / "pictures" / f"{family.name}.svg": draw(family, runs) for family in FAMILIES}
     return {PAGE: page(runs), **drawings}
 
 
 def save(runs: Mapping[str, Run]) -> None:
-    """A line a partitioner."""
+    """Writes the results, one line for each partitioner."""
     RESULTS.parent.mkdir(exist_ok=True)
     lines = []
     for key, run in runs.items():
@@ -227,6 +228,7 @@ def save(runs: Mapping[str, Run]) -> None:
 
 
 def load() -> dict[str, Run]:
+    """Returns the results that `save` wrote."""
     return {
         key: Run(STREAM, **{name: np.array(values) for name, values in arrays.items()})
         for key, arrays in json.loads(RESULTS.read_text()).items()
@@ -238,7 +240,7 @@ def main() -> None:
         from rich.console import Console
         from rich.progress import Progress
     except ModuleNotFoundError as missing:
-        sys.exit(f"the pictures need {missing.name}: say make pictures, or pip install --editable '.[dev]'")
+        sys.exit(f"the pictures need {missing.name}: run make pictures, or pip install --editable '.[dev]'")
     console = Console(stderr=True)
     with Progress(*Progress.get_default_columns(), console=console, transient=True) as progress:
         task = progress.add_task("", total=len(SEEDS) * len(MEMBERS))
@@ -247,9 +249,10 @@ def main() -> None:
             batches, runs = stream.batches(), dict[str, Run]()
             for member in MEMBERS:
                 progress.update(task, description=f"seed {stream.seed}: {member.label}")
-                found = runs[member.key] = run(member, stream, batches)
+                result = runs[member.key] = run(member, stream, batches)
                 if stream == STREAM:
-                    console.print(f"{member.label:28} max / mean {found.ratio:.2f}   fragments a key {found.split:.3f}")
+                    shown = f"max / mean {result.ratio:.2f}   fragments per key {result.split:.3f}"
+                    console.print(f"{member.label:28} {shown}")
                 progress.advance(task)
             if stream == STREAM:
                 write(runs)
@@ -261,6 +264,7 @@ def main() -> None:
 
 
 def write(runs: Mapping[str, Run]) -> None:
+    """Writes the results and the docs."""
     save(runs)
     for path, content in files(runs).items():
         path.parent.mkdir(parents=True, exist_ok=True)

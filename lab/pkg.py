@@ -1,4 +1,4 @@
-"""The power of both choices (ICDE 2015): Table II, on a stand-in for its Wikipedia log."""
+"""The power of both choices (PKG, ICDE 2015): Table II, on a synthetic stand-in for its Wikipedia log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.progress import track
 from rich.table import Table
 
 from skewless import Keys, partitioner, simulate, streams
-from skewless.coordinate import exchange
+from skewless.cooperation.protocol import exchange
 
 RESULTS = Path(__file__).parent / "results"
 TUPLES, N_KEYS, P1, SEEDS = 22_000_000, 2_900_000, 0.0932, (1, 2, 3)  # Table I, WP
@@ -30,6 +30,8 @@ TOLERANCE = 0.05
 
 @dataclass(frozen=True)
 class Cell:
+    """One cell of the table: the published imbalance and ours."""
+
     partitioner: str
     n_workers: int
     published: float
@@ -38,11 +40,12 @@ class Cell:
 
     @property
     def deviation(self) -> float:
+        """Returns the relative difference from the published figure."""
         return self.at_the_end / self.published - 1
 
 
 def imbalances(name: str, keys: Keys, n_workers: int, seed: int) -> tuple[float, float]:
-    """I(m) and the average of I(t); Off-Greedy sees the whole stream before it begins."""
+    """Returns I(m) and the average of I(t); Off-Greedy sees the whole stream before it begins."""
     p = partitioner(name, n_workers, seed=seed)
     if p.plans_ahead:
         p.observe(keys)
@@ -52,27 +55,27 @@ def imbalances(name: str, keys: Keys, n_workers: int, seed: int) -> tuple[float,
 
 
 def table_2() -> list[Cell]:
-    """Average imbalance by partitioner and number of workers.
+    """Measures the average imbalance by partitioner and number of workers.
 
-    The published "averages" of the right half (50 and 100 workers, beyond the limit 2 / p1) are what theory gives for
-    the end of the stream, (p1 / 2 - 1 / W) m for PKG and (p1 - 1 / W) m for whole keys: I(t) grows in proportion to t
-    there, and its true average is half of that. So the value at the end is what is compared.
+    The published "averages" of the right half (50 and 100 workers, beyond the limit 2 / p1) equal the theoretical value
+    at the end of the stream: (p1 / 2 - 1 / W) m for PKG and (p1 - 1 / W) m for whole keys. I(t) grows in proportion to
+    t there, so its true average is half of that. We therefore compare the value at the end.
     """
-    found: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    results: dict[tuple[str, int], list[tuple[float, float]]] = {}
     for seed in track(SEEDS, "PKG Table II", console=Console(stderr=True), transient=True):
         keys = streams.matched(TUPLES, N_KEYS, P1, seed=seed)
         for name in PUBLISHED:
             for n_workers in N_WORKERS:
-                found.setdefault((name, n_workers), []).append(imbalances(name, keys, n_workers, seed))
+                results.setdefault((name, n_workers), []).append(imbalances(name, keys, n_workers, seed))
     return [
-        Cell(name, n_workers, value, *(median(column) for column in zip(*found[name, n_workers], strict=True)))
+        Cell(name, n_workers, value, *(median(column) for column in zip(*results[name, n_workers], strict=True)))
         for name, row in PUBLISHED.items()
         for n_workers, value in zip(N_WORKERS, row, strict=True)
     ]
 
 
 def claims(cells: list[Cell]) -> dict[str, bool]:
-    """What the paper says of the table, and what we hold the reproduction to."""
+    """Returns the claims of the paper about the table and whether our reproduction confirms them."""
     end = {(cell.partitioner, cell.n_workers): cell.at_the_end for cell in cells}
     return {
         "the right half is within 5 % of the published figures": all(

@@ -1,4 +1,4 @@
-"""The command as users run it: in a process of its own."""
+"""The command as users run it, in its own process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_simulate_ranks_and_plots(tmp_path: Path) -> None:
     assert "Imbalance" in picture.read_text()
 
 
-def test_simulate_for_machines() -> None:
+def test_simulate_prints_json() -> None:
     done = skewless("simulate", "--json", "--tuples", "30000", "--batch", "10000", "--partitioners", "pkg,hash")
     records = json.loads(done.stdout)["records"]
     assert [(r["partitioner"], r["tuples"]) for r in records] == [
@@ -67,14 +67,14 @@ def test_streams_by_name(stream: str) -> None:
         (["--partitioners", "cm:window=a"], "a window is SIZE or SIZE/SLIDE, not 'a'"),
         (["--workers", "0"], "n_workers is between 1"),
         (["--sync-every", "often"], "always or never, not 'often'"),
-        (["--plot", "out.png"], "an .html file, not to out.png"),
+        (["--plot", "out.png"], "an .html file, not out.png"),
         (["--tuples", "0"], "--tuples is at least 1, not 0"),
         (["--partitioners", "pkg:choices=x"], "choices is a whole number, not 'x'"),
         (["--partitioners", "pkg:choices=-1"], "choices is at least 1, not -1"),
         (["--stream", "drifting:1,inf"], "infinity"),
     ],
 )
-def test_bad_input_is_a_sentence_and_exit_code_2(arguments: list[str], sentence: str) -> None:
+def test_bad_input_prints_an_error_and_exits_with_2(arguments: list[str], sentence: str) -> None:
     done = skewless("simulate", "--partitioners", "hash", *arguments)
     assert done.returncode == 2
     assert sentence in " ".join(done.stderr.split())

@@ -1,4 +1,4 @@
-"""The cluster model against closed forms, and against what the papers found."""
+"""The cluster model compared with closed forms and with the papers' findings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_one_worker_is_an_m_d_1_queue(rho: float) -> None:
 
 
 def test_workers_of_a_shuffled_poisson_stream_are_e_n_d_1_queues_of_half_the_wait() -> None:
-    """Every n-th tuple of a Poisson stream comes more regularly than a Poisson stream: the wait must be shorter."""
+    """Every n-th tuple of a Poisson stream arrives more regularly than a Poisson stream: the wait must be shorter."""
     poisson = ran("hash", 1, Cluster(work_time=1e-3), rate=800, keys=streams.uniform(200_000, 10))
     erlang = ran("shuffle", 8, Cluster(work_time=1e-3), rate=8 * 800, keys=streams.uniform(200_000, 10))
     assert 1e-3 < erlang.latency_mean < (poisson.latency_mean + 1e-3) / 2
@@ -43,7 +43,7 @@ def test_regular_arrivals_below_saturation_never_wait() -> None:
     assert outcome.latency_p99 == pytest.approx(1e-3)
 
 
-def test_sources_in_front_are_stations_too() -> None:
+def test_sources_are_queues_too() -> None:
     cluster = Cluster(route_time=1e-3, work_time=1e-4, sources=2)
     outcome = ran("shuffle", 4, cluster, rate=500, arrivals="regular")
     assert outcome.throughput == pytest.approx(2000)
@@ -57,7 +57,7 @@ def test_throughput_is_that_of_the_fullest_worker() -> None:
     assert outcome.throughput == pytest.approx(keys.size / (1e-4 * load.max()))
 
 
-def test_an_overloaded_cluster_says_so() -> None:
+def test_an_overloaded_cluster_is_not_stable() -> None:
     outcome = ran("hash", 9, Cluster(work_time=1e-3), rate=9000)
     assert not outcome.stable
     assert outcome.utilization > 1
@@ -124,7 +124,7 @@ def test_a_busy_reducer_limits_shuffling() -> None:
 
 
 def test_pkg_beats_key_grouping_as_in_the_paper() -> None:
-    """PKG figure 5(a): 9 workers and the Wikipedia log: as fast as shuffling, and faster than key grouping by far."""
+    """PKG figure 5(a): 9 workers and the Wikipedia log: as fast as shuffling, and much faster than key grouping."""
     kg, pkg, sg = (ran(name, 9, Cluster(work_time=1e-3), rate=3000) for name in ("hash", "pkg", "shuffle"))
     assert pkg.throughput == pytest.approx(sg.throughput, rel=0.01)
     assert pkg.throughput > 1.5 * kg.throughput

@@ -1,4 +1,4 @@
-"""Prompt's elastic rule: zones, patience, grace, both stages, both directions."""
+"""Prompt's elasticity rule: zones, patience, grace, both stages, both directions."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from skewless.elastic import Batch, Rule, Scale, scaled
+from skewless.elastic import BatchStatistics, Rule, Scale, scaled
 
 
 def after(busy: list[float], tuples: list[int] | None = None, keys: list[int] | None = None) -> list[Scale]:
     scale, seen = Scale(mappers=4, reducers=4), list[Scale]()
     for i, ratio in enumerate(busy):
-        batch = Batch(ratio, 1.0, tuples[i] if tuples else 1000, keys[i] if keys else 100)
+        batch = BatchStatistics(ratio, 1.0, tuples[i] if tuples else 1000, keys[i] if keys else 100)
         scale = scaled(scale, batch)
         seen.append(scale)
     return seen
@@ -58,7 +58,7 @@ def test_a_zone_must_last() -> None:
     assert set(tasks(after([0.95, 0.95, 0.3] * 5))) == {(4, 4)}
 
 
-def test_it_goes_on_until_stable() -> None:
+def test_scaling_continues_until_stable() -> None:
     assert tasks(after([0.95] * 10))[-1] == (7, 4)
 
 
@@ -67,23 +67,23 @@ def test_no_reverse_decision_within_the_grace_period() -> None:
     assert (out.last, out.grace) == ("out", 3)
     scale, seen = out, list[tuple[int, int]]()
     for _ in range(6):
-        scale = scaled(scale, Batch(0.3, 1.0, 1000, 100), Rule(patience=3))
+        scale = scaled(scale, BatchStatistics(0.3, 1.0, 1000, 100), Rule(patience=3))
         seen.append((scale.mappers, scale.reducers))
     assert seen[:3] == [(5, 4)] * 3
     assert seen[-1] == (4, 4)
     impatient = out
     for _ in range(2):  # even with a rule that would act at once, the grace lasts
-        impatient = scaled(impatient, Batch(0.3, 1.0, 1000, 100), Rule(patience=1))
+        impatient = scaled(impatient, BatchStatistics(0.3, 1.0, 1000, 100), Rule(patience=1))
     assert impatient.mappers == 5
 
 
 def test_limits_are_kept() -> None:
     scale = Scale(2, 2)
     for _ in range(30):
-        scale = scaled(scale, Batch(0.99, 1.0, 1000, 100), Rule(most=3))
+        scale = scaled(scale, BatchStatistics(0.99, 1.0, 1000, 100), Rule(most=3))
     assert tasks([scale]) == [(3, 2)]
     for _ in range(30):
-        scale = scaled(scale, Batch(0.01, 1.0, 1000, 100), Rule(least=2))
+        scale = scaled(scale, BatchStatistics(0.01, 1.0, 1000, 100), Rule(least=2))
     assert tasks([scale]) == [(2, 2)]
 
 

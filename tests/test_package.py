@@ -1,4 +1,4 @@
-"""What importing costs, and what the documents promise."""
+"""What importing costs, and what it needs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ from pathlib import Path
 import pytest
 
 import skewless
-from benchmarks.readme import MARKS, generated
-
-ROOT = Path(__file__).parent.parent
 
 
 def python(code: str, **environment: str) -> str:
@@ -81,19 +78,6 @@ import skewless
 print(skewless.partitioner("pkg", 4).route(np.zeros(4, np.uint64)).size)
 """
     assert python(code).split() == ["4"]
-
-
-def test_the_generated_part_of_the_readme_is_up_to_date() -> None:
-    text = (ROOT / "README.md").read_text()
-    start, end = MARKS
-    assert text[text.index(start) + len(start) : text.index(end)].strip() == generated().strip(), "run make docs"
-
-
-def test_the_readme_runs() -> None:
-    blocks = (ROOT / "README.md").read_text().split("```python\n")[1:]
-    assert blocks
-    for block in blocks:
-        python(block.split("```")[0])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The simulator does what a loop over tuples would do, for any number of sources, and shows PKG's findings."""
+"""The simulator equals a loop over tuples, for any number of sources, and reproduces PKG's findings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from skewless import Keys, Window, measure, partitioner, simulate, streams
-from skewless.coordinate import exchange
+from skewless.cooperation.protocol import exchange
 from skewless.partitioners import ALL
 from skewless.simulate import SOURCES
 
@@ -41,7 +41,7 @@ def test_one_source_is_the_partitioner_itself(name: str) -> None:
 @pytest.mark.parametrize("split", ["uniform", "by_key", "given"])
 @pytest.mark.parametrize("sync_every", [None, 2])
 def test_several_sources_are_several_partitioners(split: Any, sync_every: int | None) -> None:
-    """The slow way: one tuple at a time, from whichever source it came."""
+    """Compares with routing one tuple at a time."""
     keys = KEYS[:3000]
     given = np.arange(3000, dtype=np.int32) ** 2 % 3
     source: dict[str, NDArray[np.integer[Any]]] = {
@@ -88,7 +88,7 @@ def test_a_window_measures_its_own_tuples_only(window: Window, batches: int) -> 
         assert (record.load.tolist(), record.fragments) == (m.load.tolist(), m.fragments)
 
 
-def test_a_planner_observes_every_batch_and_plans_with_some() -> None:
+def test_a_planner_observes_every_batch_and_plans_every_kth() -> None:
     for every, plans in ((1, 4), (2, 2), (4, 1)):
         p = partitioner("off_greedy", 4)
         *_, last = simulate(p, KEYS, batch=10_000, sync_every=every)
@@ -96,7 +96,7 @@ def test_a_planner_observes_every_batch_and_plans_with_some() -> None:
         assert p.snapshot().counts.slots[1::2].sum() == KEYS.size
 
 
-def test_what_a_used_partitioner_knows_is_not_counted_once_a_source() -> None:
+def test_what_a_used_partitioner_has_learned_is_counted_once() -> None:
     p = partitioner("pkg", 8)
     p.route(KEYS)
     list(simulate(p, KEYS, sources=5, sync_every=1))
@@ -104,8 +104,8 @@ def test_what_a_used_partitioner_knows_is_not_counted_once_a_source() -> None:
 
 
 @pytest.mark.parametrize("sources", [5, 10])
-def test_sources_by_key_are_as_good_as_any(sources: int) -> None:
-    """The hash that deals keys to sources must not be the one that gives them their first worker."""
+def test_sources_split_by_key_are_as_balanced_as_others(sources: int) -> None:
+    """The hash that assigns keys to sources must differ from the one of their first candidate."""
     keys = streams.matched(200_000, 20_000, 0.01)
     by_key, uniform = (
         average_imbalance("pkg", keys, 10, sources=sources, sync_every=None, split=split)
@@ -114,7 +114,7 @@ def test_sources_by_key_are_as_good_as_any(sources: int) -> None:
     assert by_key < 5 * uniform + 10
 
 
-def test_batches_may_come_one_by_one() -> None:
+def test_a_stream_may_be_an_iterable_of_batches() -> None:
     batches = (streams.zipf(10_000, 3000, 1.0, start=start) for start in range(0, 40_000, 10_000))
     *_, pieces = simulate(partitioner("pkg", 8), batches, cardinality="hll")
     *_, whole = simulate(partitioner("pkg", 8), KEYS)
@@ -130,12 +130,12 @@ def test_batches_may_come_one_by_one() -> None:
         ({"sync_every": -1}, "sync_every is at least 0, not -1"),
         ({"window": Window(5), "cardinality": "hll"}, "a window is measured exactly"),
         ({"split": "random"}, 'split is "uniform", "by_key" or an array, not \'random\''),
-        ({"split": np.zeros(3, np.int32)}, "40000 tuples, 3 sources"),
+        ({"split": np.zeros(3, np.int32)}, "split has 3 sources for 40000 tuples"),
         ({"split": np.full(40_000, 2, np.int32), "sources": 2}, "sources are numbered from 0 to 1"),
         ({"cardinality": "rough"}, "cardinality is"),
     ],
 )
-def test_bad_input_gets_a_sentence_before_anything_is_done(options: dict[str, Any], sentence: str) -> None:
+def test_bad_input_is_refused_before_any_work(options: dict[str, Any], sentence: str) -> None:
     p = partitioner("pkg", 4)
     with pytest.raises(ValueError, match=sentence):
         simulate(p, KEYS, **options)
@@ -162,7 +162,7 @@ class TestClaimsOfPkg:
         assert few["pkg"] < 10 < min(few["on_greedy"], few["potc"])
         assert max(few["on_greedy"], few["potc"]) < few["hash"] / 2
 
-    def test_beyond_that_imbalance_is_p1_over_two_less_one_over_n(self) -> None:
+    def test_beyond_that_imbalance_is_half_of_p1_minus_one_over_n(self) -> None:
         for n_workers in (50, 100):
             *_, last = simulate(partitioner("pkg", n_workers), self.keys)
             p1 = np.bincount(self.keys.astype(int)).max() / self.keys.size
@@ -186,7 +186,7 @@ class TestClaimsOfPkg:
         assert found["L"] < average_imbalance("hash", self.keys, 10) / 1000
 
     def test_skewed_sources_do_not_matter(self) -> None:
-        """Q3: messages come to sources by source vertex and go to workers by destination vertex."""
+        """Question 3: tuples are assigned to sources by source vertex and routed by destination vertex."""
         edges = streams.graph_edges(200_000, 20_000, 0.8)
         skewed = partitioner("hash", 5).route(edges.source)
         options: dict[str, Any] = {"sources": 5, "sync_every": None}

@@ -1,4 +1,4 @@
-"""A routing table keeps its laws: whole or weighted keys, the same decision everywhere, moves that name what moved."""
+"""A routing table keeps its laws: whole or weighted keys, the same decision everywhere, files that load again."""
 
 from __future__ import annotations
 
@@ -7,71 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
 from skewless import Keys, partitioner, streams
-from skewless.coordinate import exchange
-from skewless.histogram import Histogram
-from skewless.kernels.hash import spark_hash
-from skewless.kernels.place import hosts_at, key_place, key_places, keys_at
+from skewless.cooperation.protocol import exchange
+from skewless.kernels.routing import WHOLE
 from skewless.metrics import imbalance_ratio
-from skewless.moves import Moving, arriving, moves, worth_it
+from skewless.migration import moves
 from skewless.partitioners import ALL
-from skewless.table import WHOLE, RoutingTable
+from skewless.table import RoutingTable
 from tests import oracles
 from tests.conftest import COMPILED
-
-PLACES = st.dictionaries(
-    st.integers(0, 2**64 - 1),
-    st.dictionaries(st.integers(0, 99), st.floats(0.01, 10), min_size=1, max_size=5),
-    max_size=8,
-)
-
-
-def table_of(places: dict[int, dict[int, float]], n_workers: int, hosts_seed: int = 0) -> RoutingTable:
-    """These hot keys, and hosts anywhere."""
-    plain = RoutingTable.hashed(n_workers)
-    hosts = np.random.default_rng(hosts_seed).integers(0, n_workers, plain.hosts.size).astype(np.int32)
-    bare = RoutingTable(n_workers, hosts, plain.keys, plain.starts, plain.workers, plain.parts)
-    places = {key: {worker % n_workers: weight for worker, weight in at.items()} for key, at in places.items()}
-    starts = np.cumsum([0, *(len(at) for at in places.values())])
-    workers = np.array([worker for at in places.values() for worker in at], np.int32)
-    weights = np.array([weight for at in places.values() for weight in at.values()])
-    return bare.placing(np.array([*places], np.uint64), starts, workers, weights)
-
-
-@given(st.integers(0, 2**64 - 1))
-def test_spark_hash_is_xxhash64(x: int) -> None:
-    assert int(spark_hash(np.uint64(x))) == xxhash.xxh64_intdigest(x.to_bytes(8, "little"), 42)
-
-
-@given(st.integers(0, 2**64 - 1), st.integers(0, 32))
-def test_every_key_has_a_place_of_its_own_and_hosts_are_its_leading_bits(x: int, bits: int) -> None:
-    place = key_places(np.array([x], np.uint64))
-    assert keys_at(place).tolist() == [x]
-    assert int(key_place(np.uint64(x))) == int(place[0])
-    assert hosts_at(place, 2**bits).tolist() == [int(place[0]) >> (64 - bits)] == [oracles.host_of(x, 2**bits)]
-
-
-@pytest.mark.parametrize("n_workers", [3, 16, 100, 1000])
-def test_keys_that_are_no_hashes_are_spread_as_well(n_workers: int) -> None:
-    """Numbers in a row, with gaps, in either half, in both, and as floating point has them: at most twice the mean."""
-    numbers = np.arange(50 * n_workers, dtype=np.uint64)
-    for keys in (
-        numbers,
-        numbers * np.uint64(16),
-        numbers * np.uint64(1000),
-        numbers << np.uint64(32),
-        numbers << np.uint64(32) | np.uint64(7),
-        numbers << np.uint64(32) | numbers,
-        numbers << np.uint64(32) | numbers[::-1],
-        numbers // np.uint64(50) << np.uint64(32) | numbers % np.uint64(50),
-        numbers.astype(np.float64).view(np.uint64),
-    ):
-        counts = np.bincount(RoutingTable.hashed(n_workers).route(keys), minlength=n_workers)
-        assert counts.max() <= 100
+from tests.tables import PLACES, table_of
 
 
 @given(PLACES, st.sampled_from([1, 3, 16, 100]))
@@ -114,45 +62,6 @@ def test_a_split_key_follows_its_weights_even_if_its_rows_are_periodic() -> None
         assert np.abs(found - expected).max() < 5 * np.sqrt(0.25 / 400_000)
 
 
-@given(PLACES, PLACES, st.integers(0, 2), st.integers(0, 2))
-def test_moves_name_what_moves_and_no_more(
-    first: dict[int, dict[int, float]], second: dict[int, dict[int, float]], one: int, other: int
-) -> None:
-    old, new = table_of(first, 8, one), table_of({**first, **second}, 8, other)
-    found = moves(old, new)
-    named = set(found.keys.tolist())
-    for key in {*first, *second}:
-        assert (key in named) == (old.places(key) != new.places(key))
-    assert found.hosts.tolist() == np.flatnonzero(old.hosts != new.hosts).tolist()
-    tail = np.setdiff1d(np.arange(2000, dtype=np.uint64), np.union1d(old.keys, new.keys))
-    moved = np.isin(new.host_of(tail), found.hosts)
-    assert np.array_equal(old.route(tail) != new.route(tail), moved)
-    assert not moves(old, old).keys.size
-    assert moves(old, old).mass == 0
-
-
-def test_the_mass_that_moves() -> None:
-    old, new = table_of({1: {0: 1}, 2: {0: 1}}, 4), table_of({1: {0: 3, 1: 1}, 2: {0: 1}}, 4)
-    occurring = Histogram(np.array([1, 2], np.uint64), np.array([40.0, 10.0]), rest=50.0)
-    assert moves(old, new, occurring).mass == pytest.approx(0.4 * 0.25)
-    assert arriving(old, new, occurring).tolist() == pytest.approx([0, 10, 0, 0])
-    everything = RoutingTable(4, (old.hosts + 1) % 4, new.keys, new.starts, new.workers, new.parts)
-    assert moves(old, everything, occurring).mass == pytest.approx(0.4 * 0.25 + 0.5)
-
-
-def test_a_plan_is_worth_it_when_it_gains_more_than_it_moves() -> None:
-    """40 of 100 tuples on worker 0 become 30, over and over; 10 tuples of state move, once."""
-    old, new = table_of({1: {0: 1}, 2: {1: 1}}, 4), table_of({1: {0: 3, 1: 1}, 2: {1: 1}}, 4)
-    occurring = Histogram(np.array([1, 2], np.uint64), np.array([40.0, 10.0]))
-    verdict = worth_it(old, new, occurring, Moving(batches=1, state=1, cost=0.5))
-    assert verdict.worth
-    assert [verdict.gain, verdict.cost] == pytest.approx([10, 5])
-    assert not worth_it(old, new, occurring, Moving(batches=2, state=5)).worth
-    assert not worth_it(old, old, occurring).worth
-    with pytest.raises(ValueError, match="state is 0 or more, not -1"):
-        Moving(state=-1)
-
-
 def test_loads_are_what_routing_gives() -> None:
     keys = streams.zipf(200_000, 1000, 1.2)
     table = RoutingTable.distill(keys, partitioner("pkg", 8).route(keys), 8)
@@ -166,7 +75,7 @@ def test_loads_are_what_routing_gives() -> None:
 @pytest.mark.parametrize(("old", "new"), [(8, 32), (32, 8), (8, 9), (9, 8), (3, 100), (5, 5)])
 def test_resizing_moves_little_and_stays_even(old: int, new: int) -> None:
     keys, starts, workers = np.array([1, 2], np.uint64), np.array([0, 1, 3]), np.array([old - 1, 0, old - 1], np.int32)
-    before = RoutingTable.hashed(old).placing(keys, starts, workers, np.ones(3))
+    before = RoutingTable.hashed(old).with_hot_keys(keys, starts, workers, np.ones(3))
     after = before.resized(new)
     counts = np.bincount(after.hosts, minlength=new)
     assert after.n_workers == new
@@ -199,7 +108,7 @@ def test_large_tables() -> None:
     keys = np.sort(streams.as_keys(np.arange(n_keys)))
     starts = np.arange(0, 4 * n_keys + 1, 4)
     workers = (np.arange(4 * n_keys) * 7 % n_workers).astype(np.int32)
-    table = RoutingTable.hashed(n_workers).placing(keys, starts, workers, np.ones(4 * n_keys))
+    table = RoutingTable.hashed(n_workers).with_hot_keys(keys, starts, workers, np.ones(4 * n_keys))
     assert set(table.route(keys).tolist()) <= set(workers.tolist())
     for i, key in enumerate(keys[:50].tolist()):
         assert table.places(key) == dict.fromkeys(workers[4 * i : 4 * i + 4].tolist(), 0.25)

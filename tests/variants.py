@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 from skewless import Keys, Window
-from skewless.moves import Moving
+from skewless.migration import Moving
 from skewless.partitioners import ALL
 from skewless.testing import Tuples
 

@@ -1,29 +1,30 @@
-"""Skewless keeps the keys of PySpark jobs evenly spread over their workers.
+"""Skewless balances the load of PySpark jobs whose keys are skewed.
 
-A map of the package, each part built on those above it:
+The parts of the package, each built on those above it:
 
     kernels/        compiled building blocks: hashing, hash table, sketches, windows
-    arrays          key hashes, times and workers at the border
-    table           RoutingTable: what a partitioner has learned, as Spark will run it
-    histogram       how often keys occur: what plans are made from
-    moves           what changes from one table to another, and whether it is worth it
+    arguments       checks of what users give
+    arrays          checks of keys, times and workers; snapshots as bytes
+    filesystem      paths, URIs and atomic writes
+    division        divides hosts and hot keys among workers
+    table           RoutingTable: what a partitioner has learned, as Spark evaluates it
+    histogram       key counts, which plans are made from
+    migration       moves between two tables, and whether they are worth their cost
     partitioner     the contract: Partitioner, Window
-    partitioners/   the algorithms, one tuple ALL
-    metrics         how good a partitioning is, with the papers' equations
-    streams         keys to try them on
-    coordinate      how sources come to know what the others know, over messages
-    network         the same where messages are late, lost and out of order
-    accumulator     a micro-batch counted and kept about sorted while it comes in
+    planning/       what planners share: key counters and their base class
+    partitioners/   the algorithms; `ALL` lists them
+    metrics         quality measures, with the papers' equations
+    streams         generated and recorded streams of keys
+    cooperation/    how sources share what they learned, also over an unreliable network
+    ingest/         records from sockets: log, micro-batches, balanced blocks
     store/          keyed state that moves: durable files by host and hot key, a hot copy for each worker
-    journal         a log on disk that survives any crash; `records`, what is in it
-    receiver        records from sockets, logged, in batches of balanced blocks; and `sender`, their other end
     elastic         how many tasks the next batch should have
-    simulate        partitioner x stream x sources x windows -> records over time
+    simulate        runs a partitioner on a stream with several sources and windows
     cluster         the same in virtual time: throughput, latency and memory of a cluster
+    testing/        the laws of the contract, to test your own partitioners
     spark/          the verbs for Spark: the only package that imports pyspark
     report          tables and pictures
     cli             the `skewless` command
-    testing         the laws of the contract, for your own partitioners too
 """
 
 from skewless import partitioners, streams

@@ -1,4 +1,4 @@
-"""Arrays at the border: key hashes, times and workers, checked; NamedTuples of arrays, copied and made bytes."""
+"""Arrays at the API boundary: checks keys and times; copies, compares and serializes NamedTuples of arrays."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from skewless.arguments import require
+
 Keys: TypeAlias = NDArray[np.uint64]
 Times: TypeAlias = NDArray[np.int64]
 Workers: TypeAlias = NDArray[np.int32]
@@ -17,29 +19,13 @@ Workers: TypeAlias = NDArray[np.int32]
 Arrays = TypeVar("Arrays", bound=tuple[Any, ...])  # a NamedTuple of arrays, or of such NamedTuples
 
 MOST_WORKERS = 2**31 - 1
-LATEST = 2**62  # times lie within plus and minus this, so that no window overflows
-# Fields of a state that are parameters, by name: a snapshot fits only a partitioner that has the same.
+LATEST = 2**62  # times lie between -LATEST and LATEST, so that window arithmetic cannot overflow
+# State fields that hold parameters: a snapshot can only be restored where they are equal.
 FIXED = frozenset({"salt", "n_workers", "choices", "rule", "length"})
 
 
-def require(claim: bool, otherwise: str) -> None:
-    """Refuse bad input with a sentence that names what was given and what is allowed."""
-    if not claim:
-        raise ValueError(otherwise)
-
-
-def whole(name: str, given: Any, least: int, most: int | None = None) -> int:
-    """A whole number within bounds, or a sentence."""
-    if isinstance(given, bool) or not isinstance(given, (int, np.integer)):
-        raise TypeError(f"{name} is a whole number, not {given!r}")
-    allowed = f"at least {least}" if most is None else f"between {least} and {most}"
-    number = int(given)
-    require(least <= number and (most is None or number <= most), f"{name} is {allowed}, not {number}")
-    return number
-
-
 def checked(keys: Keys, times: Times | None = None) -> tuple[Keys, Times | None]:
-    """Keys and times as the kernels want them: one dimension, the right type, contiguous and writeable."""
+    """Returns keys and times as the kernels need them: one-dimensional, of the right type, contiguous and writeable."""
     keys = array_of("keys", keys, np.uint64, "skewless.streams.as_keys turns words and numbers into key hashes")
     if times is not None:
         times = array_of("times", times, np.int64, "round them to whole units of the window")
@@ -49,26 +35,40 @@ def checked(keys: Keys, times: Times | None = None) -> tuple[Keys, Times | None]
     return keys, times
 
 
-def array_of(what: str, given: Any, dtype: type[np.generic], advice: str) -> NDArray[Any]:
-    """A one-dimensional array of this type, or a sentence."""
-    if not isinstance(given, np.ndarray) or given.dtype != dtype or given.ndim != 1:
-        shown = f"{given.ndim}-dimensional {given.dtype}" if isinstance(given, np.ndarray) else type(given).__name__
-        raise TypeError(f"{what} are a one-dimensional numpy array of {np.dtype(dtype)}, not {shown}: {advice}")
-    # numba compiles every kernel anew for arrays that are read-only (Arrow's are): a copy costs half a ns a tuple.
-    return given if given.flags.c_contiguous and given.flags.writeable else given.copy()
+def array_of(name: str, value: Any, dtype: type[np.generic], advice: str) -> NDArray[Any]:
+    """Returns the value, copied if read-only; raises TypeError unless it is a one-dimensional array of this type."""
+    if not isinstance(value, np.ndarray) or value.dtype != dtype or value.ndim != 1:
+        shown = f"{value.ndim}-dimensional {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
+        raise TypeError(f"{name} are a one-dimensional numpy array of {np.dtype(dtype)}, not {shown}: {advice}")
+    # For read-only arrays (such as Arrow's) numba compiles every kernel again; a copy costs only half a ns a tuple.
+    return value if value.flags.c_contiguous and value.flags.writeable else value.copy()
 
 
 def copied(state: Arrays) -> Arrays:
-    """A NamedTuple of arrays that shares no memory with the given one."""
+    """Returns a deep copy of a NamedTuple of arrays."""
     return type(state)(*(copied(field) if isinstance(field, tuple) else field.copy() for field in state))
 
 
+def numbers_in(ascending: NDArray[Any], values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Returns the number of each value in an ascending array, valid where the second result, "it is in it", is true.
+
+    >>> number, is_in = numbers_in(np.array([3, 5, 8]), np.array([8, 4, 3]))
+    >>> number[is_in].tolist(), is_in.tolist()
+    ([2, 0], [True, False, True])
+    """
+    number = np.searchsorted(ascending, values)
+    is_in = number < ascending.size
+    is_in[is_in] = ascending[number[is_in]] == values[is_in]
+    return number, is_in
+
+
 def n_bytes(state: tuple[Any, ...]) -> int:
+    """Returns the bytes of all arrays in a NamedTuple."""
     return sum(array.nbytes for _, array in leaves(state))
 
 
 def leaves(state: Any, path: str = "") -> Iterator[tuple[str, NDArray[Any]]]:
-    """The arrays of a NamedTuple, with their names: those of a NamedTuple within it come as field.name."""
+    """Yields the name and value of every array in a NamedTuple; those of nested NamedTuples are named `field.name`."""
     for name, field in zip(state._fields, state, strict=True):
         if isinstance(field, tuple):
             yield from leaves(field, f"{path}{name}.")
@@ -77,7 +77,7 @@ def leaves(state: Any, path: str = "") -> Iterator[tuple[str, NDArray[Any]]]:
 
 
 def alike(state: Any, other: Any) -> bool:
-    """Whether two NamedTuples are of one kind: the same arrays, of the same types, with the same parameters."""
+    """Returns whether two NamedTuples have the same arrays, types and parameters, so that one can replace the other."""
     if type(state) is not type(other):
         return False
     ours, theirs = dict(leaves(state)), dict(leaves(other))
@@ -90,22 +90,42 @@ def alike(state: Any, other: Any) -> bool:
 
 
 def to_bytes(state: tuple[Any, ...]) -> bytes:
-    """A snapshot or policy for a file or a message, as an uncompressed npz archive: no pickle."""
+    """Serializes a snapshot or policy as an uncompressed npz archive, without pickle.
+
+    state: what `Partitioner.snapshot` or `Partitioner.merge` returned.
+
+    >>> import numpy as np, skewless
+    >>> p = skewless.partitioner("pkg", 4)
+    >>> workers = p.route(np.arange(100, dtype=np.uint64))
+    >>> snapshot = p.snapshot()
+    >>> restored = skewless.from_bytes(type(snapshot), skewless.to_bytes(snapshot))
+    >>> bool(np.all(restored.load == snapshot.load))
+    True
+    """
     buffer = BytesIO()
     np.savez(buffer, allow_pickle=False, **dict(leaves(state)))
     return buffer.getvalue()
 
 
 def from_bytes(kind: type[Arrays], data: bytes) -> Arrays:
-    """The snapshot or policy of this kind that `to_bytes` wrote."""
+    """Returns the snapshot or policy that `to_bytes` serialized.
+
+    kind: its class, such as `type(partitioner.snapshot())`.
+    data: the bytes.
+
+    >>> import skewless
+    >>> snapshot = skewless.partitioner("pkg", 4).snapshot()
+    >>> from_bytes(type(snapshot), to_bytes(snapshot)).load.tolist()
+    [0, 0, 0, 0]
+    """
     try:
         with np.load(BytesIO(data), allow_pickle=False) as archive:
             arrays = dict(archive)
     except (ValueError, OSError, BadZipFile, EOFError):
-        raise ValueError(f"these bytes hold no {kind.__name__}: they are not what to_bytes writes") from None
+        raise ValueError(f"these bytes hold no {kind.__name__}: they were not written by to_bytes") from None
     rebuilt = _rebuilt(kind, arrays, "")
-    known = {name for name, _ in leaves(rebuilt)}
-    require(known == arrays.keys(), f"these bytes hold no {kind.__name__}, but {', '.join(sorted(arrays))}")
+    names = {name for name, _ in leaves(rebuilt)}
+    require(names == arrays.keys(), f"these bytes hold no {kind.__name__}, but {', '.join(sorted(arrays))}")
     return rebuilt
 
 

@@ -1,4 +1,4 @@
-"""The `skewless` command."""
+"""The `skewless` command: lists partitioners and simulates them on a stream."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import numpy as np
 
 from skewless import partitioners, streams
-from skewless.arrays import Keys, require, whole
+from skewless.arguments import require, whole
+from skewless.arrays import Keys
 from skewless.partitioner import Partitioner, Window
 from skewless.partitioners import ALL, parameters, partitioner
 from skewless.report import as_figure, as_records, as_table, compare
@@ -24,16 +25,17 @@ except ModuleNotFoundError as missing:
     raise SystemExit(f"the skewless command needs {missing.name}: pip install 'skewless[cli]'") from None
 
 app = typer.Typer(
-    help="Keeps the keys of PySpark jobs evenly spread over their workers.",
+    help="Balances skewed keys over the workers of PySpark jobs.",
+    rich_markup_mode="markdown",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_show_locals=False,
 )
-JSON = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+JSON = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 def main() -> None:
-    """Run the command; bad input is a sentence and exit code 2, never a traceback."""
+    """Runs the command; bad input ends it with an error message and exit code 2, without a traceback."""
     try:
         app()
     except (ValueError, TypeError, OSError, ArithmeticError, MemoryError) as error:
@@ -43,7 +45,10 @@ def main() -> None:
 
 @app.command("list")
 def list_partitioners(as_json: JSON = False) -> None:
-    """List the partitioners: what they are, and their parameters."""
+    """List the partitioners with a summary and their parameters.
+
+    Example: `skewless list`
+    """
     if as_json:
         print(json.dumps([_described(cls) for cls in ALL], indent=2))
         return
@@ -52,7 +57,7 @@ def list_partitioners(as_json: JSON = False) -> None:
         about = _described(cls)
         table.add_row(
             f"[bold]{cls.name}[/]",
-            "split" if cls.splits_keys else "whole",
+            "split" if about["splits_keys"] else "whole",
             "ahead" if cls.plans_ahead else "-",
             ", ".join(f"{name}={default}" for name, default in about["parameters"].items()) or "-",
             about["summary"],
@@ -63,7 +68,7 @@ def list_partitioners(as_json: JSON = False) -> None:
 def _described(cls: type[Partitioner[Any, Any]]) -> dict[str, Any]:
     return {
         "name": cls.name,
-        "splits_keys": cls.splits_keys,
+        "splits_keys": cls(1).splits_keys,
         "plans_ahead": cls.plans_ahead,
         "parameters": {name: default if default is None else str(default) for name, default in parameters(cls).items()},
         "summary": partitioners.summary(cls),
@@ -75,33 +80,36 @@ def simulate(
     stream: Annotated[
         str,
         typer.Option(
-            help="uniform, zipf:EXPONENT, matched:SHARE_OF_TOP_KEY, lognormal:MU,SIGMA, drifting:EXPONENT,EVERY, "
-            "alternating:EXPONENT,EVERY, words (of the Python standard library), or trace:FILE[#COLUMN]."
+            help="The keys to route: uniform, zipf:EXPONENT, matched:SHARE_OF_TOP_KEY, lognormal:MU,SIGMA, "
+            "drifting:EXPONENT,EVERY, alternating:EXPONENT,EVERY, words (of the Python standard library's source), "
+            "or trace:FILE[#COLUMN] (a Parquet, CSV or text file)."
         ),
     ] = "zipf:1.0",
-    workers: Annotated[int, typer.Option(help="How many workers.")] = 16,
+    workers: Annotated[int, typer.Option(help="Number of workers.")] = 16,
     names: Annotated[
         str,
         typer.Option(
-            "--partitioners", help="Names with commas, each with its parameters: pkg,pkg:choices=5,cam:cardinality=hll."
+            "--partitioners",
+            help="Names separated by commas, each with optional parameters: pkg,pkg:choices=5,cam:cardinality=hll.",
         ),
     ] = ",".join(cls.name for cls in ALL),
-    tuples: Annotated[int, typer.Option(help="Length of the stream; words and traces may be shorter.")] = 1_000_000,
-    keys: Annotated[int, typer.Option(help="Different keys of a synthetic stream.")] = 100_000,
-    sources: Annotated[int, typer.Option(help="How many sources route, each knowing what it sent itself.")] = 1,
+    tuples: Annotated[int, typer.Option(help="Length of the stream; words and trace may be shorter.")] = 1_000_000,
+    keys: Annotated[int, typer.Option(help="Number of distinct keys of a synthetic stream.")] = 100_000,
+    sources: Annotated[int, typer.Option(help="Number of sources that route the stream.")] = 1,
     sync_every: Annotated[
         str, typer.Option(help="Batches between two exchanges of sources, or two plans: a number, always or never.")
     ] = "1",
-    split: Annotated[str, typer.Option(help="How tuples come to sources: uniform or by_key.")] = "uniform",
+    split: Annotated[str, typer.Option(help="How tuples are assigned to sources: uniform or by_key.")] = "uniform",
     window: Annotated[str, typer.Option(help="Measure the last SIZE[/SLIDE] tuples instead of all so far.")] = "",
     batch: Annotated[int, typer.Option(help="Tuples between two measurements.")] = 50_000,
-    seed: Annotated[int, typer.Option(help="Of the stream and the hash functions.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the stream and of the hash functions.")] = 0,
     as_json: JSON = False,
-    plot: Annotated[
-        Path | None, typer.Option(help="Write a picture of imbalance over time to this .html file.")
-    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write a plot of imbalance over time to this .html file.")] = None,
 ) -> None:
-    """Route a stream with several partitioners and rank them by balance, fragments and speed."""
+    """Route a stream of keys with several partitioners and rank them by balance, fragments and speed.
+
+    Example: `skewless simulate --stream zipf:1.2 --workers 32 --partitioners hash,pkg,level`
+    """
     whole("--tuples", tuples, 1)
     chosen = [(spec, _partitioner(spec, workers, seed)) for spec in names.split(",")]
     options = {
@@ -111,8 +119,8 @@ def simulate(
         "window": _window(window) if window else None,
         "batch": batch,
     }
-    require(plot is None or plot.suffix == ".html", f"a picture is written to an .html file, not to {plot}")
-    require(plot is None or plot.absolute().parent.is_dir(), f"there is no directory for {plot}")
+    require(plot is None or plot.suffix == ".html", f"--plot writes an .html file, not {plot}")
+    require(plot is None or plot.absolute().parent.is_dir(), f"the directory of {plot} does not exist")
     data = _stream(stream, tuples, keys, seed)
     require(data.size > 0, f"the stream {stream} has no tuples")
     distinct, counts = np.unique(data, return_counts=True)
@@ -133,13 +141,13 @@ def simulate(
         try:
             figure = as_figure(runs, title)
         except ModuleNotFoundError:
-            raise ValueError("a picture needs plotly: pip install 'skewless[plot]'") from None
+            raise ValueError("--plot needs plotly: pip install 'skewless[plot]'") from None
         figure.write_html(plot, include_plotlyjs=True)
         Console(stderr=True).print(f"wrote {plot}")
 
 
 def _partitioner(spec: str, workers: int, seed: int) -> Partitioner[Any, Any]:
-    """`name:param=value:param=value`, values being whole numbers, words, or SIZE/SLIDE for a window."""
+    """Makes a partitioner from `name:param=value:param=value`; a window is SIZE or SIZE/SLIDE."""
     name, *settings = spec.strip().split(":")
     params: dict[str, Any] = {}
     for setting in settings:
@@ -150,7 +158,7 @@ def _partitioner(spec: str, workers: int, seed: int) -> Partitioner[Any, Any]:
 
 
 def _value(word: str) -> int | float | bool | str:
-    """A parameter's value as its type: whole number, number, true or false, else a word."""
+    """Converts a parameter's value to an int, a float or a bool if it looks like one."""
     for kind in (int, float):
         try:
             return kind(word)
@@ -173,6 +181,7 @@ def _sync_every(spec: str) -> int | None:
 
 
 def _stream(spec: str, tuples: int, keys: int, seed: int) -> Keys:
+    """Makes or reads the stream that `--stream` names."""
     kind, _, rest = spec.partition(":")
     if kind == "trace":
         path, _, column = rest.partition("#")

@@ -1,31 +1,31 @@
-"""A cluster in virtual time: what a partitioning means for throughput, latency and memory.
+"""Simulates a cluster in virtual time: throughput, latency and memory of a partitioning.
 
-Tuples arrive at sources, which route them; workers process them and count per key; every so often the workers flush
-their counters to reducers. Everything is a queue with one server and a fixed service time. What is assumed:
+Tuples arrive at sources, which route them to workers; workers count them per key and flush their counters to reducers
+at intervals. Every station is a queue with one server and a fixed service time. Assumptions:
 
-- Service times depend on the station only, not on the key or the value (PKG section V: a fixed delay per key).
-- Queues are unbounded and first in, first out; the network takes no time, and tuples reach a worker in the order in
-  which they arrived, whichever source they came through.
-- One partitioner decides for all sources, tuple by tuple; its decisions do not depend on time and are replayed at any
-  rate. (`simulate` is where sources know different things.)
-- At a flush a worker first works off the tuples it has, then sends its counters. Reducers begin at the flush, as if
-  partial results came as fast as they can take them; a flush is done when the last worker has sent and the last reducer
-  has merged.
-- What is left at the end of the stream is not flushed, and not counted as work.
+- Service times depend on the station, not on the key or value (PKG section V: a fixed delay per key).
+- Queues are unbounded and first in, first out. The network takes no time, and tuples reach a worker in the order of
+  their arrival, through whichever source.
+- One partitioner routes for all sources, tuple by tuple; its decisions do not depend on time and are the same at every
+  rate. (`simulate` has sources that know different things.)
+- At a flush a worker first finishes the tuples in its queue, then sends its counters. Reducers start at the flush, as
+  if partial results always arrived in time; a flush ends when the last worker has sent and the last reducer has merged.
+- Counters left at the end of the stream are not flushed and not counted as work.
 
-A single worker fed by a Poisson stream is the M/D/1 queue, whose mean wait is known: rho s / (2 (1 - rho)).
+One worker fed by a Poisson stream is the M/D/1 queue, whose mean wait is rho s / (2 (1 - rho)).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil, inf
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skewless.arrays import Keys, Workers, checked, require, whole
+from skewless.arguments import require, whole
+from skewless.arrays import Keys, Workers, checked
 from skewless.kernels import kernel
 from skewless.metrics import REDUCERS, measure
 from skewless.partitioner import Partitioner
@@ -34,13 +34,25 @@ from skewless.partitioners.baselines import Hash
 
 @dataclass(frozen=True)
 class Cluster:
-    """Service times, in seconds."""
+    """The stations of a cluster and their service times, in seconds.
 
-    route_time: float = 0.0  # a source, per tuple
-    work_time: float = 1e-4  # a worker, per tuple
-    flush_time: float = 0.0  # a worker, per counter flushed
-    merge_time: float = 0.0  # a reducer, per partial result
-    flush_every: float = inf  # between two flushes; never: no aggregation
+    route_time: of a source, per tuple.
+    work_time: of a worker, per tuple.
+    flush_time: of a worker, per counter flushed.
+    merge_time: of a reducer, per partial result.
+    flush_every: time between two flushes; infinite means no aggregation.
+    sources: the number of sources.
+    reducers: the number of reducers.
+
+    >>> Cluster(work_time=1e-4, flush_time=1e-5, flush_every=10.0).reducers
+    1
+    """
+
+    route_time: float = 0.0
+    work_time: float = 1e-4
+    flush_time: float = 0.0
+    merge_time: float = 0.0
+    flush_every: float = inf
     sources: int = 1
     reducers: int = 1
 
@@ -54,18 +66,18 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a cluster made of a stream that arrived at a given rate."""
+    """Measures of a cluster at a given arrival rate."""
 
-    rate: float  # tuples a second that arrived
-    throughput: float  # tuples a second that can be sustained, at most
-    stable: bool  # rate < throughput; if not, queues grow and latencies say only how long the stream was
+    rate: float  # arriving tuples a second
+    throughput: float  # the highest rate that can be sustained, in tuples a second
+    stable: bool  # rate < throughput; otherwise queues grow, and latencies only reflect the length of the stream
     latency_mean: float  # seconds from arrival to the end of the worker's processing
     latency_p50: float
     latency_p95: float
     latency_p99: float
-    flush_latency: float  # seconds from a flush to the last reducer being done with it, at the worst
-    counters: int  # held by all workers together, at the most
-    counters_of_worker: int  # held by one worker, at the most
+    flush_latency: float  # longest time from a flush until the last reducer has merged it, in seconds
+    counters: int  # most counters held by all workers together
+    counters_of_worker: int  # most counters held by one worker
     utilization: float  # of the busiest station at this rate
 
 
@@ -78,9 +90,14 @@ def run(
     arrivals: Literal["poisson", "regular"] = "poisson",
     seed: int = 0,
 ) -> Outcome:
-    """Route the keys and let the cluster process them as they arrive, `rate` tuples a second.
+    """Routes the keys, lets the cluster process them, and returns its throughput, latency and memory.
 
-    A partitioner that plans ahead should have adopted a plan before.
+    partitioner: routes all keys; one that plans ahead should have adopted a plan before.
+    keys: the stream, in order of arrival.
+    cluster: service times, sources and reducers.
+    rate: arriving tuples a second.
+    arrivals: "poisson" draws the gaps between tuples at random; "regular" makes them equal.
+    seed: of the random gaps.
 
     >>> import skewless
     >>> keys = skewless.streams.zipf(200_000, keys=10_000, exponent=1.0)
@@ -92,7 +109,7 @@ def run(
     shuffle   89997 a second, 41267 counters
     """
     checked(keys)
-    require(keys.size > 0, "a stream to process has at least 1 tuple")
+    require(keys.size > 0, "keys is empty: give at least 1 tuple")
     require(rate > 0, f"rate is more than 0 tuples a second, not {rate}")
     require(arrivals in ("poisson", "regular"), f'arrivals are "poisson" or "regular", not {arrivals!r}')
     workers = partitioner.route(keys)
@@ -105,39 +122,40 @@ def run(
     throughput = _sustainable(keys, workers, arrival, partitioner.n_workers, cluster)
     p50, p95, p99 = np.percentile(latency, (50, 95, 99))
     return Outcome(
-        rate,
-        throughput,
-        rate < throughput,
-        float(latency.mean()),
-        float(p50),
-        float(p95),
-        float(p99),
-        flush_latency,
-        int(demand.counters.sum(axis=1).max()),
-        int(demand.counters.max()),
-        rate * demand.seconds_per_tuple,
+        rate=rate,
+        throughput=throughput,
+        stable=rate < throughput,
+        latency_mean=float(latency.mean()),
+        latency_p50=float(p50),
+        latency_p95=float(p95),
+        latency_p99=float(p99),
+        flush_latency=flush_latency,
+        counters=int(demand.counters.sum(axis=1).max()),
+        counters_of_worker=int(demand.counters.max()),
+        utilization=rate * demand.seconds_per_tuple,
     )
 
 
 @dataclass(frozen=True)
 class _Demand:
-    """What is asked of each station, by the periods between flushes."""
+    """The work of each station in each period between two flushes."""
 
-    ends: NDArray[np.int64]  # of the periods: number of the first tuple of the next
+    ends: NDArray[np.int64]  # of each period: the number of the first tuple after it
     counters: NDArray[np.int64]  # [periods, workers]
     partials: NDArray[np.int64]  # [periods, reducers]
     seconds_per_tuple: float  # of the busiest station
 
 
 def _demand(keys: Keys, workers: Workers, arrival: NDArray[np.float64], n_workers: int, cluster: Cluster) -> _Demand:
-    n_flushes = int(arrival[-1] / cluster.flush_every)  # 0 if never
+    """Returns the work of each station; tuples that are not flushed before the stream ends do not count."""
+    n_flushes = int(arrival[-1] / cluster.flush_every)  # 0 if flush_every is infinite
     ends = np.append(np.searchsorted(arrival, cluster.flush_every * np.arange(1, n_flushes + 1)), keys.size)
     counters = np.zeros((ends.size, n_workers), np.int64)
     partials = np.zeros((ends.size, cluster.reducers), np.int64)
     reducers = Hash(cluster.reducers, seed=REDUCERS).route(keys)
     start = 0
     for period, end in enumerate(ends):
-        # A pair of worker and reducer is what a fragment belongs to: both counts in one pass.
+        # Counting per (worker, reducer) cell gives the counters of workers and the partials of reducers in one pass.
         cell = workers[start:end] * np.int32(cluster.reducers) + reducers[start:end]
         fragments = measure(keys[start:end], cell, n_workers * cluster.reducers).cardinality
         grid = fragments.reshape(n_workers, cluster.reducers)
@@ -150,7 +168,7 @@ def _demand(keys: Keys, workers: Workers, arrival: NDArray[np.float64], n_worker
         require(
             counted > 0,
             f"the stream is over in {arrival[-1]:.3g} s, before the first flush at {cluster.flush_every:g} s: "
-            "give more tuples, or flush more often",
+            "give more tuples or a smaller flush_every",
         )
     load = np.bincount(workers[:counted], minlength=n_workers)
     busiest = max(
@@ -158,24 +176,24 @@ def _demand(keys: Keys, workers: Workers, arrival: NDArray[np.float64], n_worker
         float((cluster.work_time * load + cluster.flush_time * counters[:flushes].sum(axis=0)).max()),
         float((cluster.merge_time * partials[:flushes].sum(axis=0)).max()),
     )
-    return _Demand(ends, counters, partials, busiest / counted)
+    return _Demand(ends=ends, counters=counters, partials=partials, seconds_per_tuple=busiest / counted)
 
 
 def _sustainable(keys: Keys, workers: Workers, arrival: NDArray[np.float64], n_workers: int, cluster: Cluster) -> float:
-    """The rate at which the busiest station is just busy all the time.
+    """Returns the rate at which the busiest station has a utilization of 1.
 
-    The faster tuples come, the more of them share a counter before it is flushed: the demand per tuple depends on the
-    rate, so the rate that follows from it is sought by repetition. A stream too short for two flushes is repeated.
+    The faster tuples arrive, the more of them share a counter before it is flushed. The work per tuple thus depends on
+    the rate, so the rate is found by iteration. A stream too short for two flushes is repeated.
     """
-    never = replace(cluster, flush_every=inf)
-    least = _demand(keys, workers, arrival, n_workers, never).seconds_per_tuple
+    without_flushes = replace(cluster, flush_every=inf)
+    least = _demand(keys, workers, arrival, n_workers, without_flushes).seconds_per_tuple
     if cluster.flush_every == inf or least == 0:
         return 1 / least if least else inf
-    rate, lasts = 1 / least, float(arrival[-1]) + 1
+    rate, duration = 1 / least, float(arrival[-1]) + 1
     for _ in range(50):
-        times = ceil(2.5 * cluster.flush_every * rate / lasts)
-        again = (arrival + lasts * np.arange(times)[:, None]).reshape(-1) / rate
-        seconds = _demand(np.tile(keys, times), np.tile(workers, times), again, n_workers, cluster).seconds_per_tuple
+        times = ceil(2.5 * cluster.flush_every * rate / duration)
+        repeated = (arrival + duration * np.arange(times)[:, None]).reshape(-1) / rate
+        seconds = _demand(np.tile(keys, times), np.tile(workers, times), repeated, n_workers, cluster).seconds_per_tuple
         if abs(rate * seconds - 1) < 1e-3:
             break
         rate = (rate + 1 / seconds) / 2
@@ -185,19 +203,27 @@ def _sustainable(keys: Keys, workers: Workers, arrival: NDArray[np.float64], n_w
 def _replay(
     arrival: NDArray[np.float64], workers: Workers, demand: _Demand, cluster: Cluster, latency: NDArray[np.float64]
 ) -> float:
-    """Let time pass; fills in the latency of each tuple, returns the worst of a flush."""
-    source_free = np.zeros(cluster.sources)
-    worker_free, reducer_free = np.zeros(demand.counters.shape[1]), np.zeros(cluster.reducers)
-    worst, start = 0.0, 0
+    """Writes the latency of each tuple to `latency` and returns the longest latency of a flush."""
+    free = _Free(sources=np.zeros(cluster.sources), workers=np.zeros(demand.counters.shape[1]))
+    reducer_free = np.zeros(cluster.reducers)
+    longest, start = 0.0, 0
     for period, end in enumerate(demand.ends):
-        _queue(arrival, workers, start, end, (cluster.route_time, cluster.work_time), source_free, worker_free, latency)
+        arrived = arrival[start:end]
+        _queue(arrived, workers[start:end], start, (cluster.route_time, cluster.work_time), free, latency[start:end])
         start = end
         if end < arrival.size:
             flush = (period + 1) * cluster.flush_every
-            worker_free = np.maximum(worker_free, flush) + cluster.flush_time * demand.counters[period]
+            free.workers[:] = np.maximum(free.workers, flush) + cluster.flush_time * demand.counters[period]
             reducer_free = np.maximum(reducer_free, flush) + cluster.merge_time * demand.partials[period]
-            worst = max(worst, float(max(reducer_free.max(), worker_free.max())) - flush)
-    return worst
+            longest = max(longest, float(max(reducer_free.max(), free.workers.max())) - flush)
+    return longest
+
+
+class _Free(NamedTuple):
+    """When each source and each worker will have finished its queue."""
+
+    sources: NDArray[np.float64]
+    workers: NDArray[np.float64]
 
 
 @kernel
@@ -205,16 +231,19 @@ def _queue(
     arrival: NDArray[np.float64],
     workers: Workers,
     start: int,
-    end: int,
     times: tuple[float, float],
-    source_free: NDArray[np.float64],
-    worker_free: NDArray[np.float64],
+    free: _Free,
     latency: NDArray[np.float64],
 ) -> None:
-    """Lindley's recursion at two stations in a row: a server begins when it is free and the tuple is there."""
-    for i in range(start, end):
-        source = i % source_free.size
-        source_free[source] = max(source_free[source], arrival[i]) + times[0]
+    """Applies Lindley's recursion at two stations in a row: a server begins when it is free and the tuple is there.
+
+    start: the number of the first tuple in the stream; tuples go to sources in turn.
+    times: of a source and of a worker, per tuple.
+    """
+    route_time, work_time = times
+    for i in range(arrival.size):
+        source = (start + i) % free.sources.size
+        free.sources[source] = max(free.sources[source], arrival[i]) + route_time
         worker = workers[i]
-        worker_free[worker] = max(worker_free[worker], source_free[source]) + times[1]
-        latency[i] = worker_free[worker] - arrival[i]
+        free.workers[worker] = max(free.workers[worker], free.sources[source]) + work_time
+        latency[i] = free.workers[worker] - arrival[i]

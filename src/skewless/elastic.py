@@ -1,26 +1,27 @@
-"""Prompt's elastic rule: how many tasks the next batch should have, as a pure function of the batches so far."""
+"""Prompt's elasticity rule: the number of tasks of the next batch, from the load of the batches so far."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from skewless.arrays import require, whole
+from skewless.arguments import require, whole
 
 
 @dataclass(frozen=True)
 class Rule:
-    """When to scale: Prompt section 6.
+    """When to scale (Prompt, section 6), by the share of its interval that a batch took.
 
-    Zone 3, above `threshold`: too slow, tasks are added. Zone 1, at most `threshold` - `step`: idle, tasks go. Zone 2
-    in between shields from sudden changes. A zone must last for `patience` batches, and as long after a change nothing
-    is done in the other direction.
+    threshold: above it (zone 3) tasks are added.
+    step: at most `threshold - step` (zone 1) tasks are removed; zone 2 lies between them and changes nothing.
+    patience: batches for which a zone must last before a change; for as many batches, no change is reversed.
+    least, most: bounds of the number of tasks of a stage.
     """
 
     threshold: float = 0.9
     step: float = 0.1
     patience: int = 3
-    least: int = 1  # tasks of a stage
+    least: int = 1
     most: int = 1_000_000
 
     def __post_init__(self) -> None:
@@ -34,34 +35,34 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """What a batch was like."""
+class BatchStatistics:
+    """What the rule needs to know of a batch."""
 
     processing: float  # seconds it took
-    interval: float  # seconds it had
+    interval: float  # seconds between two batches
     tuples: int
     keys: int
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Tasks of both stages, and what the rule remembers."""
+    """The number of tasks of both stages, and the rule's memory."""
 
     mappers: int
     reducers: int
-    recent: tuple[Batch, ...] = ()  # of the zone at hand, and the one before them
+    recent: tuple[BatchStatistics, ...] = ()  # the batch before the current zone, then those of the zone
     zone: Literal[1, 2, 3] = 2
-    last: Literal["out", "in", ""] = ""
-    grace: int = 0  # batches during which the last decision is not reversed
+    last: Literal["out", "in", ""] = ""  # direction of the last change
+    grace: int = 0  # batches for which the last change is not reversed
     reason: str = ""  # of the last change; empty if this batch changed nothing
 
 
-def scaled(scale: Scale, batch: Batch, rule: Rule | None = None) -> Scale:
-    """Algorithm 4, both directions: the scale after one more batch.
+def scaled(scale: Scale, batch: BatchStatistics, rule: Rule | None = None) -> Scale:
+    """Returns the scale after one more batch (algorithm 4, in both directions).
 
     >>> scale = Scale(mappers=4, reducers=4)
     >>> for tuples in (1000, 1500, 2000, 2500):
-    ...     scale = scaled(scale, Batch(processing=0.95, interval=1.0, tuples=tuples, keys=100))
+    ...     scale = scaled(scale, BatchStatistics(processing=0.95, interval=1.0, tuples=tuples, keys=100))
     >>> scale.mappers, scale.reducers, scale.reason
     (5, 4, 'out: 95 % of the interval for 3 batches, more tuples')
     """
@@ -69,27 +70,32 @@ def scaled(scale: Scale, batch: Batch, rule: Rule | None = None) -> Scale:
     require(batch.interval > 0, f"an interval is more than 0 s, not {batch.interval}")
     busy = batch.processing / batch.interval  # l. 1
     zone: Literal[1, 2, 3] = 3 if busy > rule.threshold else 1 if busy <= rule.threshold - rule.step else 2
-    # The first of the batches remembered is the one before the zone began: what they are compared with.
+    # The first of the recent batches is the last one before the zone began: later ones are compared with it.
     recent = (*scale.recent, batch)[-(rule.patience + 1) :] if zone == scale.zone else (*scale.recent[-1:], batch)
-    waited = replace(scale, recent=recent, zone=zone, grace=max(0, scale.grace - 1), reason="")
+    unchanged = replace(scale, recent=recent, zone=zone, grace=max(0, scale.grace - 1), reason="")
     direction: Literal["out", "in"] = "out" if zone == 3 else "in"
     if zone == 2 or len(recent) <= rule.patience or (scale.grace > 0 and scale.last not in ("", direction)):
-        return waited
+        return unchanged
     step = 1 if direction == "out" else -1
-    rate, distribution = ((after - before) * step > 0 for before, after in _change(recent))
-    # l. 6, 7; where neither changed, yet it is too slow or idle, it is the mappers that see every tuple.
-    mappers = scale.mappers + step * (rate or not distribution)
-    reducers = scale.reducers + step * distribution
+    first = recent[0]
+    tuples_changed, keys_changed = (batch.tuples - first.tuples) * step > 0, (batch.keys - first.keys) * step > 0
+    # l. 6, 7; where neither changed, scale the mappers, which process every tuple.
+    mappers = scale.mappers + step * (tuples_changed or not keys_changed)
+    reducers = scale.reducers + step * keys_changed
     mappers, reducers = (min(max(tasks, rule.least), rule.most) for tasks in (mappers, reducers))
     if (mappers, reducers) == (scale.mappers, scale.reducers):
-        return waited
-    more = "more" if direction == "out" else "fewer"
-    changes = [f"{more} {what}" for what, changed in (("tuples", rate), ("keys", distribution)) if changed]
+        return unchanged
+    quantity = "more" if direction == "out" else "fewer"
+    changes = [
+        f"{quantity} {unit}" for unit, changed in (("tuples", tuples_changed), ("keys", keys_changed)) if changed
+    ]
     why = " and ".join(changes) or "rate and keys as before"
-    told = f"{direction}: {100 * busy:.0f} % of the interval for {rule.patience} batches, {why}"
-    return Scale(mappers, reducers, (batch,), 2, direction, rule.patience, told)
-
-
-def _change(recent: tuple[Batch, ...]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Tuples and keys, at the beginning and at the end."""
-    return (recent[0].tuples, recent[-1].tuples), (recent[0].keys, recent[-1].keys)
+    return Scale(
+        mappers=mappers,
+        reducers=reducers,
+        recent=(batch,),
+        zone=2,
+        last=direction,
+        grace=rule.patience,
+        reason=f"{direction}: {100 * busy:.0f} % of the interval for {rule.patience} batches, {why}",
+    )

@@ -1,4 +1,4 @@
-"""How often keys occur: what plans are made from, and judged by."""
+"""Key counts, which plans are made from and judged by."""
 
 from __future__ import annotations
 
@@ -10,46 +10,74 @@ from numpy.typing import NDArray
 from skewless.arrays import Keys
 from skewless.table import RoutingTable
 
+SAMPLE = 100_000  # tuples that a sample has at most
+
 
 @dataclass(frozen=True)
 class Histogram:
-    """How often each key occurred, heaviest first (ties by key)."""
+    """How often each key occurred, heaviest first (ties by key).
+
+    keys, counts: the keys that were counted one by one, and their tuples.
+    rest: tuples of all other keys together.
+    noise: variance of a count due to sampling, as a part of the count; 0: counts are exact.
+
+    >>> histogram = Histogram(np.array([7, 8], np.uint64), np.array([6.0, 3.0]), rest=1.0)
+    >>> histogram.total, histogram.heavier_than(0.5)
+    (10.0, 1)
+    """
 
     keys: Keys
     counts: NDArray[np.float64]
-    rest: float = 0.0  # occurrences of keys that were not kept
-    noise: float = 0.0  # the variance that chance gave a count, as a part of it; 0: counts are what they are
+    rest: float = 0.0
+    noise: float = 0.0
 
     @property
     def total(self) -> float:
+        """The number of tuples."""
         return float(self.counts.sum()) + self.rest
 
     def __add__(self, other: Histogram) -> Histogram:
-        """Of the keys of both."""
+        """Returns the sums of the counts."""
         keys, inverse = np.unique(np.concatenate((self.keys, other.keys)), return_inverse=True)
         counts = np.bincount(inverse, np.concatenate((self.counts, other.counts)), keys.size).astype(np.float64)
         order = np.lexsort((keys, -counts))
         return Histogram(keys[order], counts[order], self.rest + other.rest, max(self.noise, other.noise))
 
     def count_of(self, keys: Keys) -> NDArray[np.float64]:
-        """How often each of these keys occurred; 0 if it was not kept."""
+        """Returns how often each of these keys occurred; 0 if it was not counted by itself."""
         both, number = np.unique(np.concatenate((self.keys, keys)), return_inverse=True)
         counts = np.bincount(number[: self.keys.size], self.counts, both.size).astype(np.float64)
         return np.asarray(counts[number[self.keys.size :]])
 
+    def sample(self, seed: int) -> Keys:
+        """Returns a shuffled stream with these counts, of at most 100,000 tuples.
+
+        Each tuple of the rest has a random key of its own.
+
+        >>> Histogram(np.array([7, 8], np.uint64), np.array([2.0, 1.0])).sample(seed=0).tolist()
+        [8, 7, 7]
+        """
+        total = max(self.total, 1.0)
+        size = int(min(SAMPLE, np.ceil(total)))
+        drawn = np.searchsorted(np.cumsum(self.counts), (np.arange(size) + 0.5) * (total / size), side="right")
+        stream = np.random.default_rng(seed + 1).integers(0, 2**64 - 1, size, np.uint64)
+        counted = drawn < self.keys.size
+        stream[counted] = self.keys[drawn[counted]]
+        return np.random.default_rng(seed).permutation(stream)
+
     def heavier_than(self, share: float) -> int:
-        """How many keys have more than this share of all tuples."""
+        """Returns how many keys have more than this share of all tuples."""
         return int(np.searchsorted(-self.counts, -share * self.total))
 
-    def by_host(self, table: RoutingTable, start: int = 0, each: float = 0.0) -> NDArray[np.float64]:
-        """What each host gets from all keys but the first `start`; a key costs `each` besides its tuples.
+    def by_host(self, table: RoutingTable, start: int = 0, key_cost: float = 0.0) -> NDArray[np.float64]:
+        """Returns the load of each host of a table from all keys but the first `start`; the rest is spread evenly.
 
-        Keys that were not kept are taken to be spread evenly.
+        key_cost: what a key costs besides its tuples, in tuples.
         """
-        hosts, sizes = table.host_of(self.keys[start:]), self.counts[start:] + each
+        hosts, sizes = table.host_of(self.keys[start:]), self.counts[start:] + key_cost
         mass = np.bincount(hosts, sizes, minlength=table.hosts.size).astype(np.float64)
         if self.noise:
-            # The best guess at what is to come lies nearer to the mean the more of the spread is chance.
+            # Shrink towards the mean by the part of the spread that sampling explains.
             chance = min(1.0, self.noise * mass.mean() / max(mass.var(), 1e-300))
             mass = mass.mean() + (1 - chance) * (mass - mass.mean())
         return mass + self.rest / mass.size

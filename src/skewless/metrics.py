@@ -1,4 +1,4 @@
-"""How good a partitioning is: each measure with the equation of the paper that it implements."""
+"""Quality measures of a partitioning, each with the equation of the paper that it implements."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from skewless.arrays import Keys, Workers, array_of, checked, require, whole
+from skewless.arguments import require, whole
+from skewless.arrays import Keys, Workers, array_of, checked
 from skewless.kernels import kernel
 from skewless.kernels.hash import mix64
 from skewless.kernels.hashtable import Table, find, full, grown, put, table
@@ -17,53 +18,63 @@ from skewless.kernels.sketch import HyperLogLog, estimate, hll_cell, hyperloglog
 from skewless.partitioners.baselines import Hash
 
 _0, _1 = np.uint64(0), np.uint64(1)
-REDUCERS = 0x7265647563657273  # a seed of their own: keys must not come to reducers as they came to workers
+REDUCERS = 0x7265647563657273  # seed of reducers: their hashing must be independent of that of workers
 Loads = NDArray[np.int64] | NDArray[np.float64]
 
 
 def imbalance(load: Loads) -> float:
-    """max - mean: PKG's I(t), Holistic equation 1, Prompt equations 2 (blocks) and 3 (buckets), Dalton equation 1."""
+    """Returns max - mean: PKG's I(t), Holistic equation 1, Prompt equations 2 and 3, Dalton equation 1."""
     return float(load.max() - load.mean())
 
 
 def imbalance_ratio(load: Loads) -> float:
-    """max / mean: DR's load imbalance. 1 is perfect, n_workers means that one worker does it all."""
+    """Returns max / mean, DR's load imbalance: 1 is perfect, n_workers means that one worker does it all."""
     mean = load.mean()
     return float(load.max() / mean) if mean > 0 else 1.0
 
 
 def scaled(load: Loads) -> NDArray[np.float64]:
-    """Between the least (0) and the largest (1) of all workers: Holistic equations 7 (tuples) and 8 (keys)."""
+    """Scales loads to 0 (the least) to 1 (the largest): Holistic equations 7 (tuples) and 8 (keys)."""
     spread = load.max() - load.min()
     return (load - load.min()) / spread if spread > 0 else np.zeros(load.size)
 
 
 def hybrid_load(load: Loads, cardinality: Loads, p: float = 0.5) -> NDArray[np.float64]:
-    """p of the scaled load and 1 - p of the scaled cardinality of each worker: Holistic equation 9."""
+    """Returns p x scaled load + (1 - p) x scaled cardinality of each worker: Holistic equation 9."""
     return p * scaled(load) + (1 - p) * scaled(cardinality)
 
 
 def load_cost(load: Loads, worker: int) -> float:
-    """What worker's load costs, in [-1, 1]; `load` counts the new tuple already: Dalton equation 3, CI(a)."""
+    """Returns the cost of a worker's load, in [-1, 1]; `load` includes the new tuple: Dalton equation 3, CI(a)."""
     mean = load.mean()
     return float((load[worker] - mean) / max(load[worker], mean))
 
 
 def fragment_cost(fragments_of_key: int, n_workers: int) -> float:
-    """What a key's fragments cost, in (0, 1]: Dalton equation 4, CA(k)."""
+    """Returns the cost of a key's fragments, in (0, 1]: Dalton equation 4, CA(k)."""
     return fragments_of_key / n_workers
 
 
 @dataclass(frozen=True, eq=False)
 class Metrics:
-    """What a partitioning of some tuples costs. All other measures follow from these three."""
+    """The quality of a partitioning. All other measures follow from its three fields.
 
-    load: NDArray[np.int64]  # tuples of each worker: L
-    cardinality: NDArray[np.int64]  # distinct keys of each worker: Holistic equation 5, CL
-    keys: int  # distinct keys of all
+    load: tuples of each worker (L).
+    cardinality: distinct keys of each worker (Holistic equation 5, CL).
+    keys: distinct keys overall.
+
+    >>> m = Metrics(np.array([3, 1]), np.array([2, 1]), keys=2)
+    >>> m.imbalance_ratio, m.fragments, m.key_split_ratio
+    (1.5, 3, 1.5)
+    """
+
+    load: NDArray[np.int64]
+    cardinality: NDArray[np.int64]
+    keys: int
 
     @property
     def tuples(self) -> int:
+        """The number of tuples."""
         return int(self.load.sum())
 
     @cached_property
@@ -83,7 +94,7 @@ class Metrics:
 
     @cached_property
     def fragments(self) -> int:
-        """(key, worker) pairs."""
+        """The number of (key, worker) pairs."""
         return int(self.cardinality.sum())
 
     @property
@@ -97,16 +108,16 @@ class Metrics:
         return self.fragments / self.keys if self.keys else 1.0
 
     def hybrid_imbalance(self, p: float = 0.5) -> float:
-        """max - mean of the hybrid loads: Holistic equation 10."""
+        """Returns max - mean of the hybrid loads: Holistic equation 10."""
         return imbalance(hybrid_load(self.load, self.cardinality, p))
 
     def mpi(self, size: float = 1 / 3, cardinality: float = 1 / 3, split: float = 1 / 3) -> float:
-        """Size imbalance, cardinality imbalance and split ratio in one: Prompt equation 6 (MPI)."""
+        """Returns a weighted sum of size imbalance, cardinality imbalance and split ratio: Prompt equation 6 (MPI)."""
         return size * self.imbalance + cardinality * self.cardinality_imbalance + split * self.key_split_ratio
 
 
 class Exactly(NamedTuple):
-    """Where the tuples of a stream went so far, with every (key, worker) pair remembered."""
+    """Exact counts of a stream: every (key, worker) pair is remembered."""
 
     load: NDArray[np.int64]
     cardinality: NDArray[np.int64]
@@ -115,7 +126,7 @@ class Exactly(NamedTuple):
 
 
 class Roughly(NamedTuple):
-    """Where the tuples of a stream went so far, in 4 KB a worker: cardinalities within about 2 %."""
+    """Approximate counts of a stream in 4 KB per worker: cardinalities within about 2 %."""
 
     load: NDArray[np.int64]
     workers: HyperLogLog
@@ -126,15 +137,22 @@ Seen: TypeAlias = Exactly | Roughly
 
 
 def exactly(n_workers: int) -> Exactly:
-    return Exactly(np.zeros(n_workers, np.int64), np.zeros(n_workers, np.int64), table(), table())
+    """Returns empty exact counts."""
+    return Exactly(
+        load=np.zeros(n_workers, np.int64),
+        cardinality=np.zeros(n_workers, np.int64),
+        numbers=table(),
+        pairs=table(),
+    )
 
 
 def roughly(n_workers: int) -> Roughly:
-    return Roughly(np.zeros(n_workers, np.int64), hyperloglog(n_workers), hyperloglog(1))
+    """Returns empty approximate counts."""
+    return Roughly(load=np.zeros(n_workers, np.int64), workers=hyperloglog(n_workers), overall=hyperloglog(1))
 
 
 def counted(seen: Seen, keys: Keys, workers: Workers) -> Seen:
-    """`seen` and some more tuples. The given arrays may be written to: go on with the result only."""
+    """Adds tuples to counts. `seen` may be overwritten: use only the result afterwards."""
     keys, workers = _tuples(keys, workers, seen.load.size)
     if isinstance(seen, Roughly):
         _count_roughly(seen, keys, workers)
@@ -150,14 +168,16 @@ def counted(seen: Seen, keys: Keys, workers: Workers) -> Seen:
 
 
 def metrics(seen: Seen) -> Metrics:
-    """The measures of what was counted, as of now."""
+    """Returns the measures of what was counted so far."""
     if isinstance(seen, Exactly):
         return Metrics(seen.load.copy(), seen.cardinality.copy(), int(seen.numbers.used[0]))
     return Metrics(seen.load.copy(), _estimates(seen.workers), int(_estimates(seen.overall)[0]))
 
 
 def measure(keys: Keys, workers: Workers, n_workers: int) -> Metrics:
-    """Measure where tuples went, exactly.
+    """Measures a partitioning exactly.
+
+    keys: the hash of each tuple's key. workers: the worker of each tuple, in [0, n_workers).
 
     >>> import numpy as np
     >>> m = measure(np.array([1, 1, 1, 2], np.uint64), np.array([0, 0, 1, 1], np.int32), 2)
@@ -169,7 +189,7 @@ def measure(keys: Keys, workers: Workers, n_workers: int) -> Metrics:
 
 
 def reducer_cost(keys: Keys, workers: Workers, n_workers: int, n_reducers: int) -> int:
-    """Partial results that the busiest reducer merges, keys being hashed to reducers: Dalton equation 2."""
+    """Returns how many partial results the busiest reducer merges, with keys hashed to reducers: Dalton equation 2."""
     keys, workers = _tuples(keys, workers, n_workers)
     pairs = np.unique(np.column_stack((keys, workers.astype(np.uint64))), axis=0)
     return int(np.bincount(Hash(n_reducers, seed=REDUCERS).route(pairs[:, 0]), minlength=n_reducers).max())
@@ -203,7 +223,7 @@ def _count_exactly(seen: Exactly, keys: Keys, workers: Workers, start: int) -> i
         if number == _0:
             number = np.uint64(seen.numbers.used[0]) + _1
             put(seen.numbers, slot, x, number)
-        # (number, worker) -> one word -> mixed: each step is one-to-one, so no two pairs are taken for one.
+        # (number, worker) -> one word -> mixed: each step is one-to-one, so pairs cannot collide.
         pair = mix64(number * n + worker)
         slot = find(seen.pairs, pair)
         if seen.pairs.slots[slot + _1] == _0:

@@ -1,18 +1,20 @@
-"""The contract: a partitioner turns key hashes into worker numbers, in order, and can say what it has learned."""
+"""The contract of partitioners, which turn key hashes into worker numbers, one after the other."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from skewless.arrays import LATEST, MOST_WORKERS, Keys, Times, Workers, alike, checked, copied, n_bytes, require, whole
+from skewless.arguments import require, whole
+from skewless.arrays import LATEST, MOST_WORKERS, Keys, Times, Workers, alike, checked, copied, n_bytes
+from skewless.histogram import Histogram
 from skewless.table import RoutingTable
 
 S = TypeVar("S", bound=tuple[Any, ...])  # a partitioner's state
@@ -21,11 +23,23 @@ P = TypeVar("P")  # the policy that sources share
 MOST_SLIDES = 4096
 
 
+class Forecast(NamedTuple):
+    """The table that a partitioner would make for a batch, and why."""
+
+    table: RoutingTable
+    chosen: str  # name of the partitioner whose table it is
+    reason: str
+
+
 @dataclass(frozen=True)
 class Window:
     """How long a tuple counts, in the unit of `times` (without times: in tuples).
 
-    `slide` is how often the window moves on; left out, the window tumbles.
+    size: the length of the window.
+    slide: how often the window moves on; by default it tumbles.
+
+    >>> Window(60, 20).slides
+    3
     """
 
     size: int
@@ -44,27 +58,68 @@ class Window:
 
     @property
     def slides(self) -> int:
+        """The number of slides in a window."""
         return -(-self.size // self.slide)
 
 
 @dataclass(eq=False)
 class Partitioner(ABC, Generic[S, P]):
-    """Decides, tuple by tuple, which worker gets a key.
+    """Decides for each tuple which worker gets its key. Every engine (simulator, Spark batch, Spark stream) uses only
+    what is declared here, so a class of your own is treated like the built-in ones.
 
-    A subclass is a dataclass whose fields are its parameters, with two methods: `fresh` gives an empty state and
-    `assign` fills in the workers of some keys while the state carries on. It may share what it knows with others of
-    its kind (`merge`, `adopt`). The state is a NamedTuple of arrays and the only thing that changes.
+    A subclass is a dataclass whose fields are its parameters. It has a `name`, says whether it `splits_keys`, and
+    defines two methods: `fresh` returns an empty state, `assign` fills in the workers of an array of keys and updates
+    the state. The state is a NamedTuple of arrays and the only thing that changes. All other methods have defaults:
 
-    `skewless.testing.check_partitioner` holds a class to the laws of this contract.
+    - To share knowledge between sources, define `merge` (snapshots to a policy) and `adopt` (follow a policy).
+    - A planner sets `plans_ahead = True` and defines `observe`, `merge` and `adopt`: it sees a batch before routing it.
+    - Engines that have counts instead of tuples call `count`, `learn` and `forecast`; the defaults draw a sample with
+      these counts.
+
+    `skewless.testing.check_partitioner` tests a class against the laws of this contract.
+
+    n_workers: the number of workers; results of `route` are in [0, n_workers).
+    seed: of its hash functions and random choices.
+
+    >>> import numpy as np
+    >>> from dataclasses import dataclass
+    >>> from typing import ClassVar, NamedTuple, Never
+    >>> class Turn(NamedTuple):
+    ...     worker: np.ndarray
+    >>> @dataclass(eq=False)
+    ... class InTurn(Partitioner[Turn, Never]):
+    ...     name: ClassVar[str] = "in_turn"
+    ...     splits_keys: ClassVar[bool] = True
+    ...     def fresh(self):
+    ...         return Turn(np.zeros(1, np.int64))
+    ...     def assign(self, keys, times, workers):
+    ...         workers[:] = (self._state.worker[0] + np.arange(keys.size)) % self.n_workers
+    ...         self._state.worker[0] += keys.size
+    >>> InTurn(3).route(np.array([7, 7, 8, 9], np.uint64)).tolist()
+    [0, 1, 2, 0]
     """
 
-    name: ClassVar[str]  # in the registry, the command line, plots and docs
-    splits_keys: ClassVar[bool]  # may one key reach several workers under one policy?
-    plans_ahead: ClassVar[bool] = False  # must it see a batch (observe, merge, adopt) before it routes?
+    name: ClassVar[str]  # in the registry, on the command line, in plots and documentation
+    plans_ahead: ClassVar[bool] = False  # must it see a batch (observe, merge, adopt) before it routes it?
 
     n_workers: int
     _: KW_ONLY
     seed: int = 0
+
+    @property
+    @abstractmethod
+    def splits_keys(self) -> bool:
+        """Whether one key may reach several workers under one policy: a class variable, or a property."""
+
+    @property
+    def sources_agree(self) -> bool:
+        """Whether sources with the same policy send a key to the same worker, whatever tuples each has seen."""
+        return self.plans_ahead
+
+    @property
+    def reason(self) -> str:
+        """Why its current table is as it is, for progress reports."""
+        return self.name
 
     def __post_init__(self) -> None:
         self.n_workers = whole("n_workers", self.n_workers, 1, MOST_WORKERS)
@@ -73,29 +128,85 @@ class Partitioner(ABC, Generic[S, P]):
 
     @abstractmethod
     def fresh(self) -> S:
-        """The state of a partitioner that has seen nothing."""
+        """Returns the state of a partitioner that has seen nothing."""
 
     @abstractmethod
     def assign(self, keys: Keys, times: Times | None, workers: Workers) -> None:
-        """Write the worker of keys[i] to workers[i], in order, and carry the state on. Input is checked already."""
+        """Writes the worker of keys[i] to workers[i], in order, and updates the state.
+
+        keys, times: as in `route`, already checked.
+        """
 
     def route(self, keys: Keys, times: Times | None = None) -> Workers:
-        """The worker of each key. Sequential: the state carries on from call to call."""
+        """Returns the worker of each key, in order; the state carries on from call to call.
+
+        keys: 64-bit hashes.
+        times: the event time of each key, where the engine has it (the simulator does, Spark does not). Left out, a
+            partitioner with a window counts tuples instead.
+        """
         keys, times = checked(keys, times)
         workers = np.empty(keys.size, np.int32)
         self.assign(keys, times, workers)
         return workers
 
     def observe(self, keys: Keys, times: Times | None = None) -> None:
-        """Learn without deciding: as if the keys had been routed. Planners count them instead."""
+        """Learns from keys without routing them, as if they had been routed; a planner counts them instead.
+
+        keys, times: as in `route`.
+        """
         self.route(keys, times)
 
+    def count(self, histogram: Histogram, *, seed: int | None = None) -> None:
+        """Learns from a batch whose keys were counted elsewhere. By default it observes a sample with these counts.
+
+        seed: of the sample; by default that of the partitioner.
+        """
+        self.observe(histogram.sample(self.seed if seed is None else seed))
+
+    def learn(self, histogram: Histogram, *, seed: int | None = None) -> RoutingTable:
+        """Learns from the counts of a batch and returns the table for the next one.
+
+        A planner also adopts the plan that it makes from them. seed: as in `count`.
+        """
+        self.count(histogram, seed=seed)
+        self._adopt_own()
+        return self.table(histogram.sample(self.seed if seed is None else seed))
+
+    def forecast(self, histogram: Histogram, old: RoutingTable | None = None) -> RoutingTable:
+        """Returns the table that it would make for a batch with these counts; the partitioner does not change.
+
+        By default a copy without knowledge makes it. old: the table in force before, for partitioners that avoid moving
+        keys; by default their own.
+        """
+        copy = replace(self)
+        if self.plans_ahead:
+            copy.count(histogram)
+            copy._adopt_own()
+        return copy.table(histogram.sample(self.seed))
+
+    def explained(self, histogram: Histogram, old: RoutingTable | None = None) -> Forecast:
+        """Returns the table of `forecast`, which partitioner made it, and why."""
+        return Forecast(self.forecast(histogram, old), self.name, self.reason)
+
+    def timed(
+        self, table: RoutingTable, before: RoutingTable, histogram: Histogram, *, busiest: int, seconds: float
+    ) -> None:
+        """Learns from how long a batch took. By default it ignores that.
+
+        table: that of the batch. before: that of the batch before it. histogram: the counts of its keys.
+        busiest: tuples on its busiest worker. seconds: how long the batch took.
+        """
+
+    def resized(self, n_workers: int) -> Self:
+        """Returns a partitioner with the same parameters for another number of workers; by default it knows nothing."""
+        return replace(self, n_workers=n_workers)
+
     def snapshot(self) -> S:
-        """All that it has learned, as arrays of its own."""
+        """Returns a copy of all that it has learned."""
         return copied(self._state)
 
     def restore(self, snapshot: S) -> Self:
-        """Carry on from a snapshot of a partitioner with the same parameters."""
+        """Continues from a snapshot of a partitioner with the same parameters; returns itself."""
         require(
             alike(snapshot, self._state),
             f"this snapshot is not of {self.name} with {self.n_workers} workers and the same parameters",
@@ -104,50 +215,62 @@ class Partitioner(ABC, Generic[S, P]):
         return self
 
     def merge(self, snapshots: Sequence[S]) -> P | None:
-        """What several sources know together, in any order; None where sources have nothing to tell each other."""
+        """Returns the policy that follows from the snapshots of several sources, in any order.
+
+        None where sources have nothing to share.
+        """
         return None
 
     def adopt(self, policy: P, told: S | None = None) -> None:
-        """Decide by this policy, which `merge` of one of its kind made, from now on. Twice is the same as once.
+        """Follows a policy, which `merge` of a partitioner with the same parameters made, from now on.
 
-        told: the snapshot of its own that the policy was made with; what it has seen since counts for the next one.
-        Left out: the policy knows all that it has seen.
+        To adopt a policy twice is the same as to adopt it once.
+
+        told: the own snapshot that went into the policy; what was seen after it counts for the next one. By default
+            the policy includes all that this partitioner has seen.
         """
         raise TypeError(f"{self.name} has no policy to adopt: its sources need not talk")
 
     def table(self, sample: Keys | None = None) -> RoutingTable:
-        """What it would do next, as a table that Spark runs natively.
+        """Returns what it would do next as a table, which Spark evaluates natively.
 
-        Unless it keeps such a table itself, it is distilled from what a copy of it decides on a sample of keys.
+        sample: keys from which the table is distilled, by routing them with a copy; needed unless the partitioner
+            keeps a table of its own.
         """
         if sample is None:
             raise ValueError(f"{self.name} keeps no table of its own: give a sample of keys to distill one from")
         return RoutingTable.distill(sample, deepcopy(self).route(sample), self.n_workers)
 
+    def _adopt_own(self) -> None:
+        """Adopts the plan that this partitioner makes alone, if it is a planner; others have nothing to adopt."""
+        policy = self.merge([self.snapshot()]) if self.plans_ahead else None
+        if policy is not None:
+            self.adopt(policy)
+
     def candidates(self, keys: Keys) -> NDArray[np.int32]:
-        """The workers that each key may go to, first choice first; only for those that choose among a few."""
+        """Returns the workers that each key may go to, first choice first, if it chooses among a few."""
         raise TypeError(f"{self.name} does not choose among a few candidates per key")
 
     def memory_bound(self, n_keys: int) -> int:
-        """The most bytes its state may take after n_keys different keys. Unless said otherwise, it does not grow."""
+        """Returns the most bytes that its state may take after n_keys distinct keys; by default it does not grow."""
         return n_bytes(self.fresh())
 
     def run(
         self, loop: Callable[[S, Keys, Times, Workers, int], int], keys: Keys, times: Times, workers: Workers
     ) -> None:
-        """Drive a compiled loop, which stops before the tuple that its state has no room for; then the state grows."""
+        """Runs a compiled loop. The loop stops before a tuple that its state has no room for; then the state grows."""
         done = loop(self._state, keys, times, workers, 0)
         while done < keys.size:
             self._state = self.grown(self._state)
             done = loop(self._state, keys, times, workers, done)
 
     def grown(self, state: S) -> S:
-        """The same state with more room, for a loop that stopped."""
+        """Returns the same state with more room, for a loop that stopped."""
         raise NotImplementedError(f"the state of {self.name} does not grow")
 
 
 def fingerprint(partitioner: Partitioner[Any, Any]) -> int:
-    """Tells kinds and parameters apart, in the state of those for which arrays alone would not."""
+    """Returns a hash of class and parameters, for states whose arrays alone do not tell them apart."""
     return int(np.uint64(xxhash.xxh64_intdigest(repr(partitioner).encode())).astype(np.int64))
 
 
@@ -155,7 +278,7 @@ NO_TIMES: Times = np.empty(0, np.int64)
 
 
 def ticking(now: NDArray[np.int64], times: Times | None, n_tuples: int) -> Times:
-    """The times of tuples: as given, or one unit after the tuple before. now[0] is the time after the last one."""
+    """Returns the times of tuples; without times, one unit apart. now[0] is the time after the last tuple."""
     if times is None:
         times = np.arange(now[0], now[0] + n_tuples, dtype=np.int64)
     if n_tuples:
@@ -163,7 +286,7 @@ def ticking(now: NDArray[np.int64], times: Times | None, n_tuples: int) -> Times
     return times
 
 
-def windowed(window: object) -> None:
-    """Refuse what is neither a window nor None."""
+def check_window(window: object) -> None:
+    """Raises a TypeError unless this is a Window or None."""
     if window is not None and not isinstance(window, Window):
         raise TypeError(f"window is a Window(size, slide) or None, not {window!r}")

@@ -1,4 +1,4 @@
-"""Simulations side by side, as a table for the terminal, records for machines and a picture for the browser."""
+"""Compares simulations: as a table for the terminal, records for JSON and a figure for the browser."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skewless.arrays import Keys
-from skewless.coordinate import exchange
+from skewless.cooperation.protocol import exchange
 from skewless.partitioner import Partitioner
 from skewless.simulate import Record, simulate
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One partitioner on one stream."""
+    """The records of one partitioner on one stream."""
 
     name: str
     plans_ahead: bool
@@ -30,11 +30,12 @@ class Run:
 
     @property
     def last(self) -> Record:
+        """The record of the whole stream, or of its last window."""
         return self.records[-1]
 
     @property
     def ns_per_tuple(self) -> float:
-        """The median batch: a shared machine spoils some of them."""
+        """The median over batches, since other processes disturb some of them."""
         return median(record.ns_per_tuple for record in self.records)
 
 
@@ -44,9 +45,11 @@ def compare(
     progress: Callable[[str, int], None],
     **options: Any,
 ) -> list[Run]:
-    """Simulate each on the same keys, best first: by imbalance, then fragments, then speed.
+    """Simulates each partitioner on the same keys; returns the runs by imbalance, then fragments, then speed.
 
-    options are those of `simulate`; progress is told the name and the number of tuples done since the last call.
+    partitioners: pairs of a name to show and a partitioner.
+    progress: called with the name and the number of tuples routed since the last call.
+    options: those of `simulate`.
     """
     runs = []
     for name, partitioner in partitioners:
@@ -61,7 +64,7 @@ def compare(
 
 
 def _compile(partitioner: Partitioner[Any, Any], keys: Keys) -> None:
-    """Have its kernels compiled before they are timed, those of its planning and growing too."""
+    """Compiles the kernels of routing, planning and growing before they are timed."""
     spare = deepcopy(partitioner)
     spare.observe(keys[:1000])
     exchange([spare])
@@ -69,14 +72,15 @@ def _compile(partitioner: Partitioner[Any, Any], keys: Keys) -> None:
 
 
 def as_table(runs: Sequence[Run]) -> Table:
+    """Returns the last record of each run as a table for the terminal."""
     from rich.table import Table
 
-    caption = "Best balance first; 1 fragment a key: whole keys."
+    caption = "Best balance first. 1.00 fragments per key means that no key is split."
     if any(run.plans_ahead for run in runs):
-        caption += "\nPlanners plan anew with every batch: their keys move."
+        caption += "\nPlanners make a new plan in every batch, so their keys move between workers."
     table = Table(caption=caption, caption_justify="left")
     table.add_column("partitioner", style="bold")
-    for column in ("imbalance", "max / mean", "fragments", "a key", "ns a tuple"):
+    for column in ("imbalance", "max / mean", "fragments", "per key", "ns per tuple"):
         table.add_column(column, justify="right")
     for run in runs:
         last = run.last
@@ -92,7 +96,7 @@ def as_table(runs: Sequence[Run]) -> Table:
 
 
 def as_records(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Plain numbers and lists, a dict a record."""
+    """Returns a dict of plain numbers and lists for each record."""
     return [
         {"partitioner": run.name, **asdict(record), "load": record.load.tolist()}
         for run in runs
@@ -101,7 +105,7 @@ def as_records(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def as_figure(runs: Sequence[Run], title: str) -> Figure:
-    """Imbalance over time, as PKG's figure 3 has it, and what it costs in fragments."""
+    """Draws imbalance over time, as figure 3 of the PKG paper does, beside fragments per key."""
     from plotly.colors import qualitative
     from plotly.subplots import make_subplots
 
@@ -111,7 +115,7 @@ def as_figure(runs: Sequence[Run], title: str) -> Figure:
     for number, run in enumerate(runs):
         at = [record.tuples for record in run.records]
         style = {"color": colors[number % len(colors)], "width": 2}
-        # A logarithmic axis has no 0: show a perfect balance as half a tuple off.
+        # A logarithmic axis has no 0: show perfect balance as an imbalance of half a tuple.
         imbalance = [max(record.imbalance, 0.5) / record.load.sum() for record in run.records]
         figure.add_scatter(x=at, y=imbalance, name=run.name, legendgroup=run.name, line=style, row=1, col=1)
         split = [record.key_split_ratio for record in run.records]

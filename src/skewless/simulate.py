@@ -1,4 +1,4 @@
-"""Partitioner x stream x sources x windows, as an iterator of flat records over time."""
+"""Simulates a partitioner on a stream with one or several sources and yields a record of measures per batch."""
 
 from __future__ import annotations
 
@@ -12,32 +12,40 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from skewless.arrays import Keys, Workers, array_of, checked, require, whole
-from skewless.coordinate import exchange
+from skewless.arguments import require, whole
+from skewless.arrays import Keys, Workers, array_of, checked
+from skewless.cooperation.network import Cooperation, Network
+from skewless.cooperation.protocol import exchange
 from skewless.metrics import counted, exactly, measure, metrics, roughly
-from skewless.network import Cooperation, Network
 from skewless.partitioner import Partitioner, Window
 from skewless.partitioners.baselines import Hash
 
-BATCH = 100_000
-SOURCES = 0x736F757263657300  # makes another hash of a partitioner's
+BATCH = 100_000  # tuples between two records
+SOURCES = 0x736F757263657300  # mixed into the seed that assigns keys to sources
 
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """What was known after a batch. The measures are of all tuples so far, or of the last window if there is one."""
+    """The measures after a batch: of all tuples so far, or of the last window if `simulate` was given one.
 
-    tuples: int  # so far
-    imbalance: float  # PKG's I(t)
-    mean_imbalance: float  # of all records so far: PKG's average imbalance
-    imbalance_ratio: float
-    keys: int
-    fragments: int
-    cardinality_imbalance: float
-    key_split_ratio: float
+    >>> import skewless
+    >>> keys = skewless.streams.zipf(1000, keys=100, exponent=1.0)
+    >>> (record,) = simulate(skewless.partitioner("hash", 4), keys)
+    >>> record.tuples, record.keys, record.fragments, int(record.load.sum())
+    (1000, 97, 97, 1000)
+    """
+
+    tuples: int  # routed so far
+    imbalance: float  # largest load minus the mean: PKG's I(t)
+    mean_imbalance: float  # mean over all records so far: PKG's average imbalance
+    imbalance_ratio: float  # largest load over the mean
+    keys: int  # distinct keys
+    fragments: int  # distinct (key, worker) pairs
+    cardinality_imbalance: float  # most keys of a worker minus the mean
+    key_split_ratio: float  # fragments per key
     syncs: int  # exchanges between sources, or plans made, so far
-    ns_per_tuple: float  # deciding (and planning), in this batch
-    load: NDArray[np.int64]
+    ns_per_tuple: float  # time to route (and plan) this batch
+    load: NDArray[np.int64]  # tuples of each worker
 
 
 def simulate(
@@ -51,20 +59,24 @@ def simulate(
     cardinality: Literal["exact", "hll"] = "exact",
     batch: int = BATCH,
 ) -> Iterator[Record]:
-    """Route a stream from several sources and measure after each batch.
+    """Routes a stream from one or several sources and yields a record after each batch.
 
-    partitioner: of the first source, which is used, and changed; the others begin with what it can tell them.
-    stream: an array, cut into pieces of `batch` tuples, or the batches one by one: memory is bounded by a batch.
-    sync_every: batches between two exchanges (snapshots, merge, adopt). These are PKG's three ways to know the load:
-        None: never, each source knows what it sent itself (L);
-        k: after every k-th batch each learns the truth (LP), or whatever policy its kind shares;
-        0: always, all sources being one (G);
-        a Network: by messages that may be late or lost, as often as Dalton's protocol finds right.
-        A planner (`plans_ahead`) observes every batch before it routes it, and plans with the first, the k + 1st, ...
-        of them; with None it follows what it adopted before.
-    split: how tuples come to sources: in turn, by the hash of their key, or the source of each tuple.
-    window: measure the last window.size tuples, after each slide, instead of all so far; a slide is then a batch.
-    cardinality: "exact" remembers each (key, worker) pair; "hll" needs 4 KB a worker, however long the stream.
+    partitioner: used, and changed, by the first source; the other sources start from the policy it shares.
+    stream: an array of keys, or an iterable of such arrays; either is cut into batches.
+    sources: the number of sources.
+    sync_every: batches between two exchanges of what the sources have learned (snapshot, merge, adopt). The PKG paper
+        compares three of them:
+        None: never; each source only knows what it sent itself (local, L);
+        k: after every k-th batch all sources adopt the merged policy (local with probing, LP);
+        0: always; the sources act as one (global, G);
+        a Network: by messages that may be late or lost, at intervals set by Dalton's protocol.
+        A planner (`plans_ahead`) observes every batch before it routes it and plans with batches 1, k + 1, 2 k + 1
+        and so on; with None it never plans and follows the policy that it adopted before.
+    split: how tuples are assigned to sources: "uniform" in turn, "by_key" by a hash of the key, or an array with the
+        source of each tuple.
+    window: measure the last `window.size` tuples after each slide, instead of all so far; a slide is then a batch.
+    cardinality: "exact" remembers each (key, worker) pair; "hll" estimates with 4 KB a worker for any length.
+    batch: tuples between two records.
 
     >>> import skewless
     >>> keys = skewless.streams.zipf(300_000, keys=10_000, exponent=1.0)
@@ -85,77 +97,88 @@ def simulate(
     if isinstance(split, str):
         require(split in ("uniform", "by_key"), f'split is "uniform", "by_key" or an array, not {split!r}')
     elif not isinstance(stream, np.ndarray):
-        raise TypeError("a split given as an array goes with a stream given as an array")
+        raise TypeError("split is an array, so the stream must be an array too, not an iterable of batches")
     else:
-        array_of("the sources of a split", split, np.int32, "partitioner('hash', sources).route gives such an array")
-        require(split.size == len(stream), f"every tuple has a source: {len(stream)} tuples, {split.size} sources")
+        array_of("the sources of a split", split, np.int32, "partitioner('hash', sources).route returns such an array")
+        require(
+            split.size == len(stream),
+            f"split has {split.size} sources for {len(stream)} tuples: give one for each tuple",
+        )
         within = split.size == 0 or (int(split.min()) >= 0 and int(split.max()) < sources)
         require(within, f"sources are numbered from 0 to {sources - 1}")
     batches = _slides(stream, window.slide) if window else _pieces(stream, batch)
-    return _records(partitioner, batches, sources, sync_every, split, window, cardinality)
+    return _records(partitioner, batches, _Sources(sources, sync_every, split), window, cardinality)
+
+
+@dataclass(frozen=True)
+class _Sources:
+    """How many sources there are, how often they exchange what they learned, and which tuples each of them routes."""
+
+    number: int
+    sync_every: int | Network | None
+    split: Literal["uniform", "by_key"] | Workers
 
 
 def _records(
     partitioner: Partitioner[Any, Any],
     batches: Iterable[Keys],
-    sources: int,
-    sync_every: int | Network | None,
-    split: Literal["uniform", "by_key"] | Workers,
+    sources: _Sources,
     window: Window | None,
     cardinality: Literal["exact", "hll"],
 ) -> Iterator[Record]:
-    learners = [partitioner, *_others(partitioner, (1 if sync_every == 0 else sources) - 1)]
+    sync_every = sources.sync_every
+    learners = [partitioner, *_others(partitioner, (1 if sync_every == 0 else sources.number) - 1)]
     seen = (exactly if cardinality == "exact" else roughly)(partitioner.n_workers)
     slides: deque[tuple[Keys, Workers]] = deque(maxlen=window.slides if window else 0)
-    talk = Cooperation(sync_every, learners) if isinstance(sync_every, Network) else None
+    cooperation = Cooperation(sync_every, learners) if isinstance(sync_every, Network) else None
     every = max(sync_every, 1) if isinstance(sync_every, int) else 0
     tuples, syncs, imbalances = 0, 0, 0.0
     for number, keys in enumerate(batches):
-        parts = _parts(keys, tuples, len(learners), split, partitioner.seed)
+        parts = _parts(keys, tuples, len(learners), sources.split, partitioner.seed)
         times = np.arange(tuples, tuples + keys.size, dtype=np.int64)
         workers = np.empty(keys.size, np.int32)
-        at_work = learners if talk is None else talk.at_work(tuples)
+        routing = learners if cooperation is None else cooperation.routing(tuples)
         began = perf_counter()
-        if partitioner.plans_ahead and (every or talk):
-            for learner, part in zip(at_work, parts, strict=True):
+        if partitioner.plans_ahead and (every or cooperation):
+            for learner, part in zip(routing, parts, strict=True):
                 learner.observe(keys[part], times[part])
             syncs += exchange(learners) if every and number % every == 0 else 0
-            if talk:
-                talk.until(tuples)
-        for learner, part in zip(at_work, parts, strict=True):
+            if cooperation:
+                cooperation.advance(tuples)
+        for learner, part in zip(routing, parts, strict=True):
             workers[part] = learner.route(keys[part], times[part])
         if not partitioner.plans_ahead and len(learners) > 1 and every and (number + 1) % every == 0:
             syncs += exchange(learners)
-        if talk:
-            talk.until(tuples + keys.size)
-            syncs = talk.merges
+        if cooperation:
+            cooperation.advance(tuples + keys.size)
+            syncs = cooperation.merges
         seconds = perf_counter() - began
         tuples += keys.size
         if window:
             slides.append((keys, workers))
             last_keys, last_workers = (np.concatenate(part)[-window.size :] for part in zip(*slides, strict=True))
-            now = measure(last_keys, last_workers, partitioner.n_workers)
+            measured = measure(last_keys, last_workers, partitioner.n_workers)
         else:
             seen = counted(seen, keys, workers)
-            now = metrics(seen)
-        imbalances += now.imbalance
+            measured = metrics(seen)
+        imbalances += measured.imbalance
         yield Record(
-            tuples,
-            now.imbalance,
-            imbalances / (number + 1),
-            now.imbalance_ratio,
-            now.keys,
-            now.fragments,
-            now.cardinality_imbalance,
-            now.key_split_ratio,
-            syncs,
-            1e9 * seconds / max(keys.size, 1),
-            now.load,
+            tuples=tuples,
+            imbalance=measured.imbalance,
+            mean_imbalance=imbalances / (number + 1),
+            imbalance_ratio=measured.imbalance_ratio,
+            keys=measured.keys,
+            fragments=measured.fragments,
+            cardinality_imbalance=measured.cardinality_imbalance,
+            key_split_ratio=measured.key_split_ratio,
+            syncs=syncs,
+            ns_per_tuple=1e9 * seconds / max(keys.size, 1),
+            load=measured.load,
         )
 
 
 def _others(partitioner: Partitioner[Any, Any], number: int) -> list[Partitioner[Any, Any]]:
-    """More sources of the same kind, which have seen nothing, but know what the first has to tell."""
+    """Returns more sources of the same kind that have seen no tuples, but start from the policy of the first."""
     others = [deepcopy(partitioner).restore(partitioner.fresh()) for _ in range(number)]
     policy = partitioner.merge([partitioner.snapshot()])
     for source in [partitioner, *others] if others and policy is not None else []:
@@ -164,6 +187,7 @@ def _others(partitioner: Partitioner[Any, Any], number: int) -> list[Partitioner
 
 
 def _pieces(stream: Keys | Iterable[Keys], size: int) -> Iterator[Keys]:
+    """Yields the stream in pieces of at most this size."""
     for piece in [stream] if isinstance(stream, np.ndarray) else stream:
         checked(piece)
         for start in range(0, piece.size, size):
@@ -171,28 +195,28 @@ def _pieces(stream: Keys | Iterable[Keys], size: int) -> Iterator[Keys]:
 
 
 def _slides(stream: Keys | Iterable[Keys], size: int) -> Iterator[Keys]:
-    """Pieces of exactly this size, whatever the batches are; the last may be shorter."""
-    held: list[Keys] = []
+    """Yields the stream in pieces of exactly this size, across the batches given; the last may be shorter."""
+    pending: list[Keys] = []
     for piece in _pieces(stream, size):
-        held.append(piece)
-        if sum(part.size for part in held) >= size:
-            together = np.concatenate(held)
-            yield together[:size]
-            held = [together[size:]]
-    if sum(part.size for part in held):
-        yield np.concatenate(held)
+        pending.append(piece)
+        if sum(part.size for part in pending) >= size:
+            joined = np.concatenate(pending)
+            yield joined[:size]
+            pending = [joined[size:]]
+    if sum(part.size for part in pending):
+        yield np.concatenate(pending)
 
 
 def _parts(
     keys: Keys, start: int, sources: int, split: Literal["uniform", "by_key"] | Workers, seed: int
 ) -> list[slice | NDArray[np.int64]]:
-    """Which tuples of a batch, the first of which is number `start` of the stream, come from which source."""
+    """Returns the tuples of each source, in a batch that begins at tuple `start` of the stream."""
     if sources == 1:
         return [slice(None)]
     if isinstance(split, str) and split == "uniform":
         return [slice((source - start) % sources, None, sources) for source in range(sources)]
     if isinstance(split, str):
-        # Not by the hash that gives a key its first candidate: sources would then each have workers of their own.
+        # Another hash than the one of the first candidate, else each source would feed workers of its own.
         source = Hash(sources, seed=seed ^ SOURCES).route(keys)
     else:
         source = split[start : start + keys.size]

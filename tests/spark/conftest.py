@@ -6,24 +6,28 @@ Tests of one `xdist_group` share them. There are two such groups, which run besi
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
+
+from tests import environment
 
 SETTINGS = {
     "spark.sql.shuffle.partitions": "7",
     "spark.ui.enabled": "false",
     "spark.driver.memory": "2g",
     "spark.sql.session.timeZone": "UTC",
+    # Splitting keys needs these; they are off by default in Spark 4.1.
+    "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
 }
 
 
 @pytest.fixture(scope="session", params=["classic", "connect"])
 def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     """Every test that takes it runs on both."""
-    os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    os.environ |= environment.SETTINGS
     builder = SparkSession.builder
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)

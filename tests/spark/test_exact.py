@@ -16,13 +16,13 @@ from pyspark.sql import functions as F
 import skewless
 import skewless.spark as sl
 from skewless.arrays import Keys, from_bytes
-from skewless.coordinate import exchange
+from skewless.cooperation.protocol import exchange
 from skewless.partitioner import Partitioner
 from skewless.partitioners import ALL, described, rebuilt
 from skewless.spark import exact
 from skewless.spark.exact import NOTHING, Exact, Sourced, Sources
-from skewless.spark.keys import hashed
-from tests.spark.test_batch import frame, middle, rows, skewed
+from skewless.spark.keys import hashed, keyed
+from tests.spark.frames import frame, middle, rows, skewed
 from tests.variants import VARIANTS
 
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
@@ -72,7 +72,7 @@ def test_planners_see_all_rows_first(batches: list[Batch], name: str) -> None:
         source.observe(keys)
     exchange(alone)
     expected = [w for source, keys in zip(alone, hashes, strict=True) for w in source.route(keys).tolist()]
-    assert decided(exact.routed(df, ["k"], Sourced(p, exact.learned(p, (df, ["k"]))), "w")) == expected
+    assert decided(exact.routed(df, ["k"], Sourced(p, exact.learned(p, keyed(df, ["k"]))), "w")) == expected
     assert len(set(expected)) == WORKERS
 
 
@@ -98,16 +98,16 @@ def test_each_partition_is_a_source_and_they_cooperate(batches: list[Batch], nam
         assert deepcopy(p).restore(own).route(more).tolist() == source.route(more).tolist()
 
 
-def test_a_pass_without_rows_leaves_what_was_known(spark: SparkSession) -> None:
+def test_a_pass_without_rows_changes_nothing(spark: SparkSession) -> None:
     p = skewless.partitioner("pkg", WORKERS)
     for empty in (parted(spark).limit(0), parted(spark, most=0), spark.createDataFrame([], "k long, v long")):
-        now = exact.passed(empty, ["k"], Sourced(p, exact.told(p)), "w")
+        now = exact.passed(empty, ["k"], Sourced(p, exact.first_sources(p)), "w")
         assert now.rows.collect() == []
-        assert now.left() == exact.told(p)
+        assert now.left() == exact.first_sources(p)
     assert exact.agreed(p, NOTHING) == NOTHING
 
 
-def test_an_instance_tells_its_sources_what_it_knows(spark: SparkSession) -> None:
+def test_an_instance_passes_on_to_its_sources_what_it_has_learned(spark: SparkSession) -> None:
     df, p = parted(spark), skewless.partitioner("pkg", 2)
     p.route(skewless.streams.as_keys(np.zeros(10_000, np.int64)))
     p.merge([p.snapshot()])
@@ -153,8 +153,29 @@ def test_two_sides_are_planned_for_together(spark: SparkSession) -> None:
     others = sl.group_by(right, "k")
     ours = sl.group_by(left, "k", partitioner=Exact("off_greedy")).cogroup(others).applyInPandas(joined, schema)
     assert rows(ours) == rows(plain)
-    with pytest.raises(ValueError, match="potc places keys in the order of its rows"):
+    with pytest.raises(ValueError, match="potc decides in the order of its rows"):
         sl.group_by(left, "k", partitioner=Exact("potc")).cogroup(others).applyInPandas(joined, schema)
+
+
+def test_no_source_of_one_side_replaces_one_of_the_other(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks without rows leave gaps in the numbers of sources."""
+    left = spark.range(0, 60, 1, 6).where("id < 10 OR id >= 50")  # tasks 0 and 5 have rows
+    right = spark.range(0, 40, 1, 4).where("id >= 30")  # task 3 has rows
+    merged: list[int] = []
+    agreed = exact.agreed
+
+    def counting(partitioner: Partitioner[Any, Any], sources: Sources) -> Sources:
+        merged.append(len(sources.snapshots))
+        return agreed(partitioner, sources)
+
+    monkeypatch.setattr(exact, "agreed", counting)
+    exact.learned(skewless.partitioner("kip", 2), keyed(left, ["id"]), keyed(right, ["id"]))
+    assert merged == [3]
+
+
+def test_an_instance_is_for_its_number_of_workers(spark: SparkSession) -> None:
+    with pytest.raises(ValueError, match="kip is for 2 workers, not for 4"):
+        sl.repartition(spark.range(10), "id", n_workers=4, partitioner=Exact(skewless.partitioner("kip", 2)))
 
 
 def test_the_order_of_rows_needs_the_shuffle_checksum(spark: SparkSession) -> None:
@@ -163,6 +184,9 @@ def test_the_order_of_rows_needs_the_shuffle_checksum(spark: SparkSession) -> No
     try:
         with pytest.raises(ValueError, match="a retried task may lose or double rows"):
             sl.repartition(skewed(spark), "k", partitioner=Exact("potc"))
+        events = spark.readStream.format("rate").load()
+        with pytest.raises(ValueError, match="a retried task may lose or double rows"):
+            sl.stream(events, "value", partitioner=Exact("potc")).rows.routing(split=True)
     finally:
         spark.conf.unset(name)
 

@@ -1,4 +1,4 @@
-"""Compiled building blocks: `kernel` is njit with our flags, written once; state is a NamedTuple of arrays."""
+"""Compiled building blocks; `kernel` compiles a function with numba, and state is a NamedTuple of arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def _stamp() -> tuple[tuple[str, int, int], ...]:
-    """Which sources the machine code belongs to."""
+    """Returns names, times and sizes of all source files, which the cached machine code depends on."""
     files = sorted(Path(__file__).parent.parent.rglob("*.py"))
     return tuple((path.name, (about := path.stat()).st_mtime_ns, about.st_size) for path in files)
 
@@ -22,7 +22,7 @@ _SOURCES = _stamp()
 
 
 def kernel(function: F) -> F:
-    """Compile on first use and keep the machine code on disk; plain Python under NUMBA_DISABLE_JIT=1.
+    """Compiles a function on first use and caches the machine code on disk; plain Python under NUMBA_DISABLE_JIT=1.
 
     Kernels never hold the GIL, never relax floating point (results must equal the oracle's bit for bit), never
     allocate and never close over variables (numba could not cache them). They are inlined into each other and compiled
@@ -30,15 +30,15 @@ def kernel(function: F) -> F:
     more than the work (pkg: 11 ns, inlined 5 ns; d_choices: 140 ns, uncounted 25 ns).
     """
     if numba.config.DISABLE_JIT:
-        # uint64 arithmetic wraps around in compiled code; numpy's scalars do the same, but warn.
+        # uint64 arithmetic wraps around in compiled code; numpy scalars do the same, but warn.
         return np.errstate(over="ignore")(function)
     try:
         compiled = numba.njit(cache=True, nogil=True, forceinline=True, _nrt=False)(function)
     except RuntimeError:
         # No directory to cache in (a read-only installation without a home): compile in every process.
         return cast(F, numba.njit(nogil=True, forceinline=True, _nrt=False)(function))
-    # numba takes code from its cache as long as the file of the function itself is unchanged; but kernels of other
-    # files are inlined into it. A change anywhere in the package must make it compile anew.
+    # numba checks only the file of the function itself, but kernels of other files are inlined into it: a change
+    # anywhere in the package must invalidate the cache.
     index = compiled._cache._cache_file
     index._source_stamp = (index._source_stamp, _SOURCES)
     return cast(F, compiled)

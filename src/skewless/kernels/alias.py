@@ -1,4 +1,4 @@
-"""Walker's alias method, in Vose's form: draw from any distribution with two array reads."""
+"""Walker's alias method in Vose's form: draws from any distribution with two array reads."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Number = TypeVar("Number", np.int64, np.float64)
 
 @kernel
 def settle(accept: NDArray[Number], alias: NDArray[np.int64], whole: float, stacks: NDArray[np.int64]) -> None:
-    """Make columns that are full alike.
+    """Builds the columns of the alias method.
 
-    accept[i] comes as the mass of item i, scaled so that `whole` is the mean; alias[i] as i. Afterwards column i gives
-    item i to coins below accept[i], out of `whole`, and item alias[i] to the others. In whole numbers it is exact.
+    On entry accept[i] is the mass of item i, scaled so that `whole` is the mean, and alias[i] is i. Afterwards column i
+    gives item i to coins below accept[i], out of `whole`, and item alias[i] to the others. Whole numbers stay exact.
     """
     small, large = stacks[0], stacks[1]
     n_small, n_large = 0, 0

@@ -1,4 +1,4 @@
-"""From a key to its candidate workers: one 64-bit mix, then double hashing."""
+"""Hashes a key to its candidate workers: one 64-bit mix, then double hashing."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ _ONE = U64(1)
 
 
 class Hasher(NamedTuple):
-    """Where keys may go: the salt of the seed, and the number of workers."""
+    """Parameters of hashing: a salt, which depends on the seed, and the number of workers."""
 
     salt: NDArray[np.uint64]
     n_workers: NDArray[np.uint64]
 
 
 def hasher(n_workers: int, seed: int) -> Hasher:
+    """Returns the hash function of a seed."""
     salt = mix64(U64((seed * int(_GOLDEN) + 1) % 2**64))
-    return Hasher(np.array([salt], U64), np.array([n_workers], U64))
+    return Hasher(salt=np.array([salt], U64), n_workers=np.array([n_workers], U64))
 
 
 @kernel
 def mix64(x: np.uint64) -> np.uint64:
-    """A bijection on 64 bits in which every input bit flips every output bit with probability near 1/2 (SplitMix64)."""
+    """Mixes 64 bits one-to-one: every input bit flips every output bit with probability near 1/2 (SplitMix64)."""
     x = (x ^ (x >> _30)) * _MIX1
     x = (x ^ (x >> _27)) * _MIX2
     return x ^ (x >> _31)
@@ -40,7 +41,7 @@ _54, _60, _62 = U64(54), U64(60), U64(62)
 
 
 def unmix64(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The keys that `mix64` made these of."""
+    """Inverts `mix64`."""
     x = (x ^ (x >> _31) ^ (x >> _62)) * _UNMIX2
     x = (x ^ (x >> _27) ^ (x >> _54)) * _UNMIX1
     return np.asarray(x ^ (x >> _30) ^ (x >> _60))
@@ -48,38 +49,40 @@ def unmix64(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 @kernel
 def below(x: np.uint64, n: np.uint64) -> np.uint64:
-    """Map the upper half of a mixed x evenly to [0, n), n < 2**32, by multiply-shift: no division, no modulo bias."""
+    """Maps the upper half of a mixed x evenly to [0, n), n < 2**32, by multiply-shift: no division, no modulo bias."""
     return ((x >> _32) * n) >> _32
 
 
 # The candidates of a key are c0, c0 + step, c0 + 2 step, ... modulo the number of workers n, where c0 is any worker and
-# step any number from 1 to n - 1. Where step and n share a factor, the walk comes back to where it started before it
-# has been everywhere; it then goes on one further. So the candidates are distinct for any number of choices up to n,
-# the first two are any two workers with equal probability, and nothing needs to be remembered. Double hashing balances
+# step any number from 1 to n - 1. Where step and n share a factor, the walk returns to its start before it has visited
+# all workers; it then continues one further. So the candidates are distinct for any number of choices up to n,
+# the first two are any two workers with equal probability, and no state is needed. Double hashing balances
 # as well as independent hash functions (Mitzenmacher, "Balanced allocations and double hashing", SPAA 2014).
 # Candidate 0 is plain hashing.
 
 
 @kernel
 def mixed(h: Hasher, key: np.uint64) -> np.uint64:
-    """The one mix from which the candidates of a key come: its upper half gives the first, its lower half the step."""
+    """Mixes a key once: the upper half gives its first candidate, the lower half its step."""
     return mix64(key ^ h.salt[0])
 
 
 @kernel
 def first(h: Hasher, x: np.uint64) -> np.uint64:
+    """Returns candidate 0 of a mixed key."""
     return below(x, h.n_workers[0])
 
 
 @kernel
 def stride(h: Hasher, x: np.uint64) -> np.uint64:
+    """Returns the step from one candidate of a mixed key to the next."""
     return _ONE + below(x << _32, h.n_workers[0] - _ONE)
 
 
 @kernel
 def following(h: Hasher, candidate: np.uint64, start: np.uint64, step: np.uint64) -> tuple[np.uint64, np.uint64]:
-    """The next candidate, and where its round started (at first: candidate 0)."""
-    # x mod n for x < 2n is min(x, x - n) in wrapping arithmetic: the branch that it saves is a coin toss.
+    """Returns the next candidate, and where its round started (at first: candidate 0)."""
+    # x mod n for x < 2n is min(x, x - n) in wrapping arithmetic, which saves an unpredictable branch.
     candidate = min(candidate + step, candidate + step - h.n_workers[0])
     if candidate == start:
         start = min(start + _ONE, start + _ONE - h.n_workers[0])
@@ -88,7 +91,7 @@ def following(h: Hasher, candidate: np.uint64, start: np.uint64, step: np.uint64
 
 
 def candidates(h: Hasher, keys: NDArray[np.uint64], choices: int) -> NDArray[np.int32]:
-    """The first so many candidates of each key, at most all workers."""
+    """Returns the first `choices` candidates of each key, at most all workers."""
     out = np.empty((keys.size, min(choices, int(h.n_workers[0]))), np.int32)
     _candidates(h, keys, out)
     return out
@@ -107,7 +110,7 @@ def _candidates(h: Hasher, keys: NDArray[np.uint64], out: NDArray[np.int32]) -> 
 
 
 def all_mixed(h: Hasher, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """`mixed` of many keys."""
+    """Mixes many keys; see `mixed`."""
     out = np.empty(keys.size, np.uint64)
     _all_mixed(h, keys, out)
     return out
@@ -126,7 +129,7 @@ _37, _33, _29 = U64(37), U64(33), U64(29)
 
 @kernel
 def spark_hash(x: np.uint64) -> np.uint64:
-    """xxhash64 of eight bytes with seed 42: what Spark's `xxhash64` gives for a bigint, and so can compute natively."""
+    """Returns what Spark's `xxhash64` returns for a bigint: xxhash64 of eight bytes with seed 42."""
     x *= _X2
     h = _START ^ (((x << _31) | (x >> _33)) * _X1)
     h = ((h << _27) | (h >> _37)) * _X1 + _X4

@@ -1,4 +1,4 @@
-"""An open-addressing hash table over arrays, which grows between calls, not inside them."""
+"""An open-addressing hash table over arrays, which grows between calls of kernels, not inside them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _0, _1 = np.uint64(0), np.uint64(1)
 
 
 class Table(NamedTuple):
-    """Well-mixed 64-bit keys (see `hash.mix64`) to values other than 0: a value of 0 marks a free slot.
+    """Maps well-mixed 64-bit keys (see `hash.mix64`) to values other than 0; a value of 0 marks a free slot.
 
-    A key and its value lie side by side, so that a look-up misses the cache once. Linear probing, at most half full.
+    A key and its value are adjacent, so that a look-up misses the cache once. Linear probing, at most half full.
     """
 
     slots: NDArray[np.uint64]  # key, value, key, value, ...
@@ -23,59 +23,71 @@ class Table(NamedTuple):
     used: NDArray[np.int64]
 
 
+class Entries(NamedTuple):
+    """The content of a table: its keys, ascending, and their values."""
+
+    keys: NDArray[np.uint64]
+    values: NDArray[np.uint64]
+
+
 def table(at_least: int = 8) -> Table:
-    """An empty table with room for `at_least` keys."""
+    """Returns an empty table with room for `at_least` keys."""
     bits = max(4, (2 * at_least - 1).bit_length())
-    return Table(np.zeros(2 << bits, np.uint64), np.array([64 - bits], np.uint64), np.zeros(1, np.int64))
+    return Table(
+        slots=np.zeros(2 << bits, np.uint64), shift=np.array([64 - bits], np.uint64), used=np.zeros(1, np.int64)
+    )
 
 
 def grown(old: Table) -> Table:
-    """The same entries with twice the room."""
+    """Returns a table with the same entries and twice the room."""
     new = table(old.slots.size // 2)
     _copy(old.slots, new)
     return new
 
 
-def entries(t: Table) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Keys, ascending, and their values: the same for any two tables with the same content."""
+def entries(t: Table) -> Entries:
+    """Returns the content of a table: equal for any two tables with the same content, whatever their sizes."""
     pairs = t.slots.reshape(-1, 2)
     pairs = pairs[pairs[:, 1] != 0]
     pairs = pairs[np.argsort(pairs[:, 0])]
-    return pairs[:, 0].copy(), pairs[:, 1].copy()
+    return Entries(pairs[:, 0].copy(), pairs[:, 1].copy())
 
 
 def filled(keys: NDArray[np.uint64], values: NDArray[np.uint64], room: int = 0) -> Table:
-    """A table with these entries, and with room for so many; the keys are distinct and the values are not 0."""
+    """Returns a table with these entries; the keys are distinct and the values are not 0.
+
+    room: how many keys it must have room for.
+    """
     new = table(max(keys.size + 1, room))
     _copy(np.column_stack((keys, values)).reshape(-1), new)
     return new
 
 
 def most_bytes(n_keys: int) -> int:
-    """How large a table gets that grew to hold n_keys: 16 bytes a slot, at least a quarter of the slots in use."""
+    """Returns the most bytes of a table that grew to n_keys: 16 per slot, at least a quarter of the slots in use."""
     return 64 * (n_keys + 1)
 
 
 @kernel
 def full(t: Table) -> bool:
-    """Whether the table must grow before another key may be put."""
+    """Returns whether the table must grow before another key may be put."""
     return bool(4 * t.used[0] >= t.slots.size)
 
 
 @kernel
 def find(t: Table, key: np.uint64) -> np.uint64:
-    """The slot of a key, or the free slot where it would go: t.slots[slot + 1] tells which."""
+    """Returns the slot of a key, or the free slot where it would go: t.slots[slot + 1] is 0 there."""
     last = np.uint64(t.slots.size - 1)
     slot: np.uint64 = (key >> t.shift[0]) << _1
     while t.slots[slot] != key and t.slots[slot + _1] != _0:
         slot = (slot + _1 + _1) & last
-    # A free slot may hold the key 0 or what was removed: only its value counts.
+    # A free slot may have the key 0 or a removed one: only its value counts.
     return slot
 
 
 @kernel
 def put(t: Table, slot: np.uint64, key: np.uint64, value: np.uint64) -> None:
-    """Write a value into the slot that `find` gave for its key."""
+    """Writes a value into the slot that `find` returned for its key."""
     if t.slots[slot + _1] == _0:
         t.used[0] += 1
     t.slots[slot] = key
@@ -84,7 +96,7 @@ def put(t: Table, slot: np.uint64, key: np.uint64, value: np.uint64) -> None:
 
 @kernel
 def remove(t: Table, slot: np.uint64) -> None:
-    """Free a slot and move up those behind it that would not be found any more (no tombstones)."""
+    """Frees a slot and moves up entries behind it that would not be found any more (no tombstones)."""
     last = np.uint64(t.slots.size - 1)
     hole, slot = slot, (slot + _1 + _1) & last
     while t.slots[slot + _1] != _0:
@@ -99,6 +111,7 @@ def remove(t: Table, slot: np.uint64) -> None:
 
 @kernel
 def clear(t: Table) -> None:
+    """Removes all entries."""
     t.slots[:] = _0
     t.used[0] = 0
 

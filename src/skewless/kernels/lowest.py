@@ -1,4 +1,4 @@
-"""The first least of many values that only grow, in O(1) amortised and without a heap."""
+"""Finds the least of many values that only grow, in amortised O(1) and without a heap."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ Number = TypeVar("Number", np.int64, np.float64)
 
 
 class Floor(NamedTuple):
-    """No value lies below `level`, and none before `cursor` lies on it."""
+    """State of the search: no value is below `level`, and none before `cursor` is on it."""
 
     level: NDArray[np.float64]
     cursor: NDArray[np.int64]
 
 
 def floor() -> Floor:
-    return Floor(np.zeros(1), np.zeros(1, np.int64))
+    """Returns the state for values that are all 0 or more."""
+    return Floor(level=np.zeros(1), cursor=np.zeros(1, np.int64))
 
 
 @kernel
 def lowest(values: NDArray[Number], f: Floor) -> int:
-    """argmin(values), the first one on ties.
+    """Returns argmin(values), the first one on ties.
 
-    Every pass over the values raises the level, and the level of n counters that are raised one at a time cannot
-    rise more than once in n raises: O(1) a call on the average.
+    Every pass over the values raises the level, and the level of n counters that are raised one at a time cannot rise
+    more than once in n raises: O(1) a call on average.
     """
     while values[f.cursor[0]] != f.level[0]:
         f.cursor[0] += 1
@@ -42,6 +43,6 @@ def lowest(values: NDArray[Number], f: Floor) -> int:
 
 @kernel
 def lowered(f: Floor) -> None:
-    """Begin anew: call it after values went down."""
+    """Resets the search: call it after values went down."""
     f.level[0] = -1.0
     f.cursor[0] = 0

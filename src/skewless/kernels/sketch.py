@@ -1,4 +1,4 @@
-"""Bounded summaries that run inside a compiled loop: SpaceSaving, count-min and HyperLogLog, on well-mixed keys."""
+"""Sketches of bounded size for compiled loops: SpaceSaving, count-min and HyperLogLog, on well-mixed keys."""
 
 from __future__ import annotations
 
@@ -31,19 +31,20 @@ class SpaceSaving(NamedTuple):
 
 
 def space_saving(counters: int) -> SpaceSaving:
+    """Returns an empty sketch with this many counters."""
     return SpaceSaving(
-        np.zeros(counters, np.uint64),
-        np.zeros(counters, np.int64),
-        np.zeros(counters, np.int64),
-        np.zeros(1, np.int64),
-        floor(),
-        hashtable.table(2 * counters),  # a quarter full: half of all probes would otherwise take a second step
+        keys=np.zeros(counters, np.uint64),
+        counts=np.zeros(counters, np.int64),
+        errors=np.zeros(counters, np.int64),
+        seen=np.zeros(1, np.int64),
+        least=floor(),
+        where=hashtable.table(2 * counters),  # a quarter full: half of all probes would otherwise take a second step
     )
 
 
 @kernel
 def tally(s: SpaceSaving, key: np.uint64) -> int:
-    """Count one occurrence; the number of the key's counter."""
+    """Counts one occurrence of a key; returns the number of its counter."""
     s.seen[0] += 1
     slot = hashtable.find(s.where, key)
     held = s.where.slots[slot + _1]
@@ -64,13 +65,13 @@ def tally(s: SpaceSaving, key: np.uint64) -> int:
 
 @kernel
 def sure(s: SpaceSaving, counter: int) -> int:
-    """How often the key of a counter occurred at the least."""
+    """Returns how often the key of a counter occurred at least."""
     return int(s.counts[counter] - s.errors[counter])
 
 
 @kernel
 def halve(s: SpaceSaving) -> None:
-    """Forget half of everything: older occurrences weigh less and less."""
+    """Halves all counts, so that older occurrences weigh less and less."""
     s.seen[0] >>= 1
     for counter in range(s.counts.size):
         s.errors[counter] >>= 1
@@ -81,18 +82,19 @@ def halve(s: SpaceSaving) -> None:
 
 
 class CountMin(NamedTuple):
-    """Frequencies of all keys in a fixed grid (Cormode and Muthukrishnan): never too low."""
+    """Estimated frequencies of all keys in a fixed grid (Cormode and Muthukrishnan); they are never too low."""
 
     cells: NDArray[np.int64]  # [depth, width], width a power of two
 
 
 def count_min(depth: int, width: int) -> CountMin:
+    """Returns an empty sketch; its width is rounded up to a power of two."""
     return CountMin(np.zeros((depth, 1 << max(0, (width - 1).bit_length())), np.int64))
 
 
 @kernel
 def count(s: CountMin, key: np.uint64) -> int:
-    """Count one occurrence of a key; its estimated frequency so far."""
+    """Counts one occurrence of a key; returns its estimated frequency so far."""
     least = np.int64(2**62)
     x = key
     for row in range(s.cells.shape[0]):
@@ -105,6 +107,7 @@ def count(s: CountMin, key: np.uint64) -> int:
 
 @kernel
 def frequency(s: CountMin, key: np.uint64) -> int:
+    """Returns the estimated frequency of a key."""
     least = np.int64(2**62)
     x = key
     for row in range(s.cells.shape[0]):
@@ -124,7 +127,7 @@ _HALVES: NDArray[np.float64] = np.power(0.5, np.arange(64), dtype=np.float64)
 
 
 class HyperLogLog(NamedTuple):
-    """One sketch of distinct keys per worker (Flajolet et al. 2007), with the sums that make an estimate O(1)."""
+    """One sketch of distinct keys per worker (Flajolet et al. 2007), with sums that make an estimate O(1)."""
 
     registers: NDArray[np.uint8]  # [workers, REGISTERS]
     zeros: NDArray[np.int64]  # registers at 0
@@ -132,17 +135,18 @@ class HyperLogLog(NamedTuple):
 
 
 def hyperloglog(n_workers: int) -> HyperLogLog:
+    """Returns an empty sketch for each worker."""
     return HyperLogLog(
-        np.zeros((n_workers, REGISTERS), np.uint8),
-        np.full(n_workers, REGISTERS, np.int64),
-        np.full(n_workers, float(REGISTERS)),
+        registers=np.zeros((n_workers, REGISTERS), np.uint8),
+        zeros=np.full(n_workers, REGISTERS, np.int64),
+        harmonic=np.full(n_workers, float(REGISTERS)),
     )
 
 
 @kernel
 def hll_cell(key: np.uint64) -> tuple[np.uint64, np.uint8]:
-    """The register of a key, and the value that it asks for: the position of the first 1 in the bits left over."""
-    # The workers were chosen by the upper bits of the key: without another mix a worker would use few registers.
+    """Returns the register of a key and its value there: the position of the first 1 in the remaining bits."""
+    # Workers are chosen by the upper bits of the key: without another mix a worker would use few registers.
     x = mix64(key)
     register, rest, rank = x >> (np.uint64(64) - _INDEX_BITS), x << _INDEX_BITS, 1
     while rest < np.uint64(1 << 63) and rank < 53:
@@ -153,6 +157,7 @@ def hll_cell(key: np.uint64) -> tuple[np.uint64, np.uint8]:
 
 @kernel
 def estimate(zeros: int, harmonic: float) -> float:
+    """Returns the estimated number of distinct keys, from the sums of a sketch."""
     raw = _RAW / harmonic
     if raw <= 2.5 * REGISTERS and zeros > 0:
         return float(_LINEAR[zeros])
@@ -161,7 +166,7 @@ def estimate(zeros: int, harmonic: float) -> float:
 
 @kernel
 def contains(s: HyperLogLog, worker: int | np.uint64, register: np.uint64, rank: np.uint8) -> bool:
-    """Holistic section 3.2.2: a trial update that leaves the estimate as it is means, optimistically, a known key."""
+    """Returns whether a worker probably has a key: adding it would not change the estimate (Holistic 3.2.2)."""
     old = s.registers[worker, register]
     if rank <= old:
         return True
@@ -172,7 +177,7 @@ def contains(s: HyperLogLog, worker: int | np.uint64, register: np.uint64, rank:
 
 @kernel
 def update(s: HyperLogLog, worker: int | np.uint64, register: np.uint64, rank: np.uint8) -> bool:
-    """Add a key to a worker; whether anything changed."""
+    """Adds a key to a worker; returns whether anything changed."""
     old = s.registers[worker, register]
     if rank <= old:
         return False
@@ -185,6 +190,7 @@ def update(s: HyperLogLog, worker: int | np.uint64, register: np.uint64, rank: n
 
 @kernel
 def empty(s: HyperLogLog) -> None:
+    """Forgets all keys."""
     s.registers[:] = 0
     s.zeros[:] = REGISTERS
     s.harmonic[:] = float(REGISTERS)

@@ -1,4 +1,4 @@
-"""Windows inside a compiled loop: a tumbling clock, and the sliding load and fragments of Dalton section 3.3."""
+"""Windows for compiled loops: a tumbling clock, and the sliding load and fragments of Dalton section 3.3."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NEVER = 2**62  # a slide or window of this length does not end
 _BEFORE = -(2**63)  # no tuple seen yet
 
 
-class Clock(NamedTuple):
+class WindowClock(NamedTuple):
     """Time in windows or slides of one length, which begin at multiples of it."""
 
     now: NDArray[np.int64]  # the time after the last tuple
@@ -22,13 +22,16 @@ class Clock(NamedTuple):
     number: NDArray[np.int64]  # of the present window
 
 
-def clock(length: int) -> Clock:
-    return Clock(np.zeros(1, np.int64), np.array([length], np.int64), np.array([_BEFORE], np.int64))
+def clock(length: int) -> WindowClock:
+    """Returns a clock before its first tuple."""
+    return WindowClock(
+        now=np.zeros(1, np.int64), length=np.array([length], np.int64), number=np.array([_BEFORE], np.int64)
+    )
 
 
 @kernel
-def passed(c: Clock, time: int | np.int64) -> int:
-    """How many windows have ended when a tuple of this time comes. A late tuple belongs to the present window."""
+def passed(c: WindowClock, time: int | np.int64) -> int:
+    """Advances the clock to a tuple's time; returns how many windows ended. A late tuple is in the present window."""
     number = time // c.length[0]
     if c.number[0] == _BEFORE:
         c.number[0] = number
@@ -42,12 +45,12 @@ def passed(c: Clock, time: int | np.int64) -> int:
 class SlidingWindow(NamedTuple):
     """Load of each worker and the workers of each tracked key over the last slides: O(1) a tuple.
 
-    A ring holds one block a slide; beside it stand the running sums (Subtract-on-Evict), the union of the bit rows of
-    all slides, and for each (key, worker) the number of slides that hold it. When a slide falls out, its loads are
-    subtracted and its bits dereferenced: a bit of the union goes when its last reference goes.
+    A ring has one block per slide. Next to it are the running sums (Subtract-on-Evict), the union of the bit rows of
+    all slides, and for each (key, worker) the number of slides that hold it. When a slide expires, its loads are
+    subtracted and its references dropped; a bit of the union is cleared with its last reference.
     """
 
-    clock: Clock
+    clock: WindowClock
     ring_load: NDArray[np.int64]  # [slides, workers]
     ring_held: NDArray[np.uint64]  # [slides, keys, words]
     load: NDArray[np.int64]  # [workers]: L(c_i, w)
@@ -57,20 +60,21 @@ class SlidingWindow(NamedTuple):
 
 
 def sliding_window(n_workers: int, n_keys: int, size: int, slide: int) -> SlidingWindow:
+    """Returns an empty window with room for n_keys tracked keys."""
     slides, width = -(-size // slide), bits.words(n_workers)
     return SlidingWindow(
-        clock(slide),
-        np.zeros((slides, n_workers), np.int64),
-        np.zeros((slides, n_keys, width), np.uint64),
-        np.zeros(n_workers, np.int64),
-        np.zeros((n_keys, width), np.uint64),
-        np.zeros((n_keys, n_workers), np.int32),
-        np.zeros(n_keys, np.int64),
+        clock=clock(slide),
+        ring_load=np.zeros((slides, n_workers), np.int64),
+        ring_held=np.zeros((slides, n_keys, width), np.uint64),
+        load=np.zeros(n_workers, np.int64),
+        held=np.zeros((n_keys, width), np.uint64),
+        references=np.zeros((n_keys, n_workers), np.int32),
+        fragments=np.zeros(n_keys, np.int64),
     )
 
 
 def widened(old: SlidingWindow, n_keys: int) -> SlidingWindow:
-    """The same window with room for more tracked keys."""
+    """Returns the same window with room for n_keys tracked keys."""
     more = n_keys - old.fragments.size
     return old._replace(
         ring_held=np.pad(old.ring_held, ((0, 0), (0, more), (0, 0))),
@@ -82,7 +86,7 @@ def widened(old: SlidingWindow, n_keys: int) -> SlidingWindow:
 
 @kernel
 def advance(w: SlidingWindow, time: int | np.int64) -> int:
-    """Let the slides up to `time` begin; how many did."""
+    """Begins all slides up to `time`; returns how many."""
     began = passed(w.clock, time)
     slides = w.ring_load.shape[0]
     for ago in range(min(began, slides) - 1, -1, -1):
@@ -92,7 +96,7 @@ def advance(w: SlidingWindow, time: int | np.int64) -> int:
 
 @kernel
 def _expire(w: SlidingWindow, block: int) -> None:
-    """Empty the oldest block, which becomes the head of the ring."""
+    """Empties the oldest block, which becomes the head of the ring."""
     for worker in range(w.load.size):
         w.load[worker] -= w.ring_load[block, worker]
         w.ring_load[block, worker] = 0
@@ -110,14 +114,14 @@ def _expire(w: SlidingWindow, block: int) -> None:
 
 @kernel
 def add(w: SlidingWindow, worker: int) -> None:
-    """Count a tuple on a worker, in the present slide."""
+    """Counts a tuple on a worker, in the present slide."""
     w.ring_load[w.clock.number[0] % w.ring_load.shape[0], worker] += 1
     w.load[worker] += 1
 
 
 @kernel
 def hold(w: SlidingWindow, key: int, worker: int) -> bool:
-    """Note that a worker holds tracked key number `key` in the present slide; whether that is a new fragment."""
+    """Notes that a worker holds tracked key number `key` in this slide; returns whether that is a new fragment."""
     block = int(w.clock.number[0] % w.ring_load.shape[0])
     if bits.has(w.ring_held[block, key], worker):
         return False
@@ -132,7 +136,7 @@ def hold(w: SlidingWindow, key: int, worker: int) -> bool:
 
 @kernel
 def forget(w: SlidingWindow, key: int) -> None:
-    """Give up a tracked key: its number may go to another."""
+    """Stops tracking a key: its number may be given to another."""
     w.ring_held[:, key, :] = np.uint64(0)
     w.held[key, :] = np.uint64(0)
     w.references[key, :] = 0
@@ -140,22 +144,23 @@ def forget(w: SlidingWindow, key: int) -> None:
 
 
 class Holders(NamedTuple):
-    """For each tracked key, its emptiest holder when last sought.
+    """For each tracked key, its emptiest holder at the last search.
 
     Within a slide loads only grow, so that holders before it are fuller now, and none is emptier.
     """
 
-    level: NDArray[np.float64]  # its load then, -1: seek it anew
+    level: NDArray[np.float64]  # its load then; -1: search again from the start
     holder: NDArray[np.int64]
 
 
 def holders(n_keys: int) -> Holders:
-    return Holders(np.full(n_keys, -1.0), np.zeros(n_keys, np.int64))
+    """Returns the state before any search."""
+    return Holders(level=np.full(n_keys, -1.0), holder=np.zeros(n_keys, np.int64))
 
 
 @kernel
 def emptiest_holder(w: SlidingWindow, load: NDArray[Number], h: Holders, key: int) -> int:
-    """The holder of a tracked key with the least load, the lowest on ties; -1 if no worker holds it."""
+    """Returns the holder of a tracked key with the least load, the lowest on ties; -1 if no worker holds it."""
     held = w.held[key]
     if h.level[key] >= 0:
         holder = int(h.holder[key])

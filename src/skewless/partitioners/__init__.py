@@ -1,4 +1,4 @@
-"""The registry: one tuple. An algorithm is one file, one entry here and one oracle in the tests."""
+"""The registry of partitioners. An algorithm is one file, one entry in `ALL` and one oracle in the tests."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import asdict, fields, is_dataclass
 from importlib import import_module
 from typing import Any
 
-from skewless.arrays import require
-from skewless.moves import Moving
+from skewless.arguments import require
+from skewless.migration import Moving
 from skewless.partitioner import Partitioner, Window
 from skewless.partitioners.auto import Auto
 from skewless.partitioners.baselines import Hash, OffGreedy, OnGreedy, Potc, Shuffle
@@ -50,7 +50,11 @@ ALL: tuple[type[Partitioner[Any, Any]], ...] = (
 
 
 def named(name: str) -> type[Partitioner[Any, Any]]:
-    """The class that goes by this name."""
+    """Returns the class with this name.
+
+    >>> named("hash").__name__
+    'Hash'
+    """
     for cls in ALL:
         if cls.name == name:
             return cls
@@ -58,19 +62,22 @@ def named(name: str) -> type[Partitioner[Any, Any]]:
 
 
 def summary(cls: type[Partitioner[Any, Any]]) -> str:
-    """The first line of a class's documentation."""
+    """Returns the first line of a class's docstring."""
     return (cls.__doc__ or "").strip().splitlines()[0]
 
 
 def parameters(cls: type[Partitioner[Any, Any]]) -> dict[str, Any]:
-    """The parameters of a class besides n_workers and seed, with their defaults."""
+    """Returns the parameters of a class besides n_workers and seed, with their defaults."""
     return {
         field.name: field.default for field in fields(cls) if field.init and field.name not in ("n_workers", "seed")
     }
 
 
 def partitioner(name: str, n_workers: int, *, seed: int = 0, **params: Any) -> Partitioner[Any, Any]:
-    """A new partitioner by its name.
+    """Returns a new partitioner by its name.
+
+    name: of one in `ALL`. n_workers: the number of workers. seed: of its hash functions.
+    params: parameters of the class; its docstring explains them.
 
     >>> partitioner("pkg", 16, choices=3)
     Pkg(n_workers=16, seed=0, choices=3)
@@ -84,36 +91,62 @@ def partitioner(name: str, n_workers: int, *, seed: int = 0, **params: Any) -> P
     return cls(n_workers, seed=seed, **params)
 
 
-_PARAMETERS = {cls.__name__: cls for cls in (Window, Moving)}  # classes that a parameter may be of
+def configured(name: str, n_workers: int, **settings: Any) -> Partitioner[Any, Any]:
+    """Returns a new partitioner by its name, with those of the settings that are parameters of its class.
+
+    For engines that know, say, whether keys may be split, and leave it to the partitioner to use that.
+
+    >>> configured("level", 4, split=False, costs=(1.0, 1.0, 0.0)).split
+    False
+    >>> configured("pkg", 4, split=False)
+    Pkg(n_workers=4, seed=0, choices=2)
+    """
+    cls = named(name)
+    allowed = parameters(cls)
+    return cls(n_workers, **{setting: value for setting, value in settings.items() if setting in allowed})
+
+
+_PARAMETERS = {cls.__name__: cls for cls in (Window, Moving)}  # classes that parameters may have
 
 
 def described(partitioner: Partitioner[Any, Any]) -> str:
-    """The class and the parameters of a partitioner, as JSON; what it has learned is its snapshot's.
+    """Returns class and parameters of a partitioner as JSON, without what it has learned (see `snapshot`).
 
     >>> described(partitioner("cm", 4, window=Window(100, 10)))[:57]
     '{"class": "cm", "n_workers": 4, "seed": 0, "choices": 2, '
     """
     cls = type(partitioner)
-    found = cls.name if cls in ALL else f"{cls.__module__}:{cls.__qualname__}"
+    name = cls.name if cls in ALL else f"{cls.__module__}:{cls.__qualname__}"
     require(
-        "<locals>" not in found and "__main__" not in found,
+        "<locals>" not in name and "__main__" not in name,
         f"{cls.__name__} is built anew in other processes: define it in a module that they can import",
     )
     params = {field.name: getattr(partitioner, field.name) for field in fields(partitioner) if field.init}
-    return json.dumps({"class": found, **params}, default=_plain)
+    return json.dumps({"class": name, **params}, default=_plain)
 
 
 def rebuilt(description: str) -> Partitioner[Any, Any]:
-    """A new partitioner as `described` described it."""
+    """Returns a new partitioner with the class and parameters that `described` wrote."""
     params = {name: _built(value) for name, value in json.loads(description).items()}
-    module, _, cls = params.pop("class").rpartition(":")
-    made: Partitioner[Any, Any] = (getattr(import_module(module), cls) if module else named(cls))(**params)
+    module, _, name = params.pop("class").rpartition(":")
+    made: Partitioner[Any, Any] = (_imported(module, name) if module else named(name))(**params)
     return made
 
 
+def _imported(module: str, name: str) -> Any:
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        error.add_note(
+            f"{module}:{name} is a partitioner of your own, which this process must be able to import, too. On Spark, "
+            'install it on the workers or send its file there: spark.addArtifacts("path/to/module.py", pyfile=True)'
+        )
+        raise
+
+
 def _plain(value: Any) -> Any:
-    known = is_dataclass(value) and type(value).__name__ in _PARAMETERS
-    require(known, f"a parameter is text, numbers, a Window or a Moving, not {value!r}")
+    allowed = is_dataclass(value) and type(value).__name__ in _PARAMETERS
+    require(allowed, f"a parameter is text, numbers, a Window or a Moving, not {value!r}")
     return {type(value).__name__: asdict(value)}
 
 

@@ -14,7 +14,7 @@ from skewless.kernels.hash import Hasher, below, first, mix64, mixed
 from skewless.kernels.hashtable import Table
 from skewless.kernels.lowest import Floor, lowered, lowest
 from skewless.kernels.sketch import CountMin
-from skewless.kernels.window import Clock, Holders, SlidingWindow
+from skewless.kernels.window import Holders, SlidingWindow, WindowClock
 
 EPSILON, GAMMA = 0.1, 0.1  # how often to explore; how much a reward weighs
 WORST = -2.0  # the least possible reward, where every estimate begins: a key is split by exploration only
@@ -23,15 +23,21 @@ FREE = -(2**63)  # no window has this number
 ZERO_SLIDE = 2**62  # makes the number of any slide positive, for a table
 _1 = np.uint64(1)
 
+THIS_WINDOW, LAST_WINDOW = range(2)  # of Statistics.seen: tuples in this statistics window, and in the one before
+BY_SKETCH, ADAPTIVE = range(2)  # of Statistics.use: sketch (1) or hash map (0); whether that may change
+N_ROWS, MICRO_BATCH, GREEDY, FINGERPRINT = range(4)  # of Learned.rule; micro-batch: fragments count within a slide
+EVER, SINCE = range(2)  # of Learned.tuples: since the beginning; since the last agreement
+ALL_SINCE, SOURCES, SOURCES_EVER = range(3)  # of Agreed.tuples: of all sources since the agreement before; how many
+
 
 class Statistics(NamedTuple):
     """Frequencies of keys in a tumbling window, by a hash map or a sketch."""
 
-    clock: Clock
-    seen: NDArray[np.int64]  # tuples in this window, and in the one before
+    clock: WindowClock
+    seen: NDArray[np.int64]  # [THIS_WINDOW, LAST_WINDOW]
     exact: Table  # mixed key -> occurrences
     rough: CountMin
-    use: NDArray[np.int64]  # 0: hash map, 1: sketch; and whether that may change
+    use: NDArray[np.int64]  # [BY_SKETCH, ADAPTIVE]
 
 
 class Rows(NamedTuple):
@@ -53,20 +59,22 @@ class Rows(NamedTuple):
 class Peers(NamedTuple):
     """What a source knows of the others."""
 
-    load: NDArray[np.float64]  # of each worker in the window, from others: as agreed, and reckoned since
+    load: NDArray[np.float64]  # of each worker in the window, from others: as agreed, and estimated since
     ratio: NDArray[np.float64]  # how many tuples others send for each of its own
     near: Table  # mixed key -> tuples since the last agreement of keys that are hot here, but perhaps not for all
     agreed_in: NDArray[np.int64]  # the statistics window of the last agreement
 
 
 class Learned(NamedTuple):
+    """State of Dalton."""
+
     hasher: Hasher
-    rule: NDArray[np.int64]  # rows; whether fragments count within a slide; whether to be greedy; its parameters
+    rule: NDArray[np.int64]  # [N_ROWS, MICRO_BATCH, GREEDY, FINGERPRINT]
     frequency: Statistics
     window: SlidingWindow
     load: NDArray[np.float64]  # of each worker in the window, with that from other sources
     total: NDArray[np.float64]  # the sum of it
-    tuples: NDArray[np.int64]  # since the beginning; since the last agreement
+    tuples: NDArray[np.int64]  # [EVER, SINCE]
     rows: Rows
     least: Floor  # of the loads
     holders: Holders
@@ -83,16 +91,16 @@ class Agreed(NamedTuple):
     values: NDArray[np.float64]  # [keys, workers]: Q
     held: NDArray[np.bool_]  # [keys, workers]: where a source sent the key since the agreement before
     load: NDArray[np.int64]  # tuples of each worker in the window, from all sources
-    tuples: NDArray[np.int64]  # of all sources since the agreement before; sources in this one; sources ever
+    tuples: NDArray[np.int64]  # [ALL_SINCE, SOURCES, SOURCES_EVER]
     split: NDArray[np.uint64]  # keys that some source may have split within the window, mixed, ascending
     split_in: NDArray[np.uint64]  # ZERO_SLIDE + the slide in which each was last hot
-    covers: NDArray[np.int64]  # every source has told all about the slides before this one
+    covers: NDArray[np.int64]  # every source has reported the slides before this one completely
 
 
 @kernel
 def _frequency(s: Statistics, x: np.uint64) -> int:
-    """Count one occurrence; how often the key has come in this statistics window."""
-    if s.use[0] == 1:
+    """Counts one occurrence; returns how often the key has come in this statistics window."""
+    if s.use[BY_SKETCH] == 1:
         return sketch.count(s.rough, x)
     slot = hashtable.find(s.exact, x)
     often = s.exact.slots[slot + _1] + _1
@@ -102,61 +110,62 @@ def _frequency(s: Statistics, x: np.uint64) -> int:
 
 @kernel
 def _new_statistics(s: Statistics, passed: int) -> None:
-    s.seen[1] = s.seen[0] if passed == 1 else 0
-    s.seen[0] = 0
-    if s.use[1] == 1:
+    s.seen[LAST_WINDOW] = s.seen[THIS_WINDOW] if passed == 1 else 0
+    s.seen[THIS_WINDOW] = 0
+    if s.use[ADAPTIVE] == 1:
         # Beyond half a key a column, the sketch is quicker than a hash map that misses the cache. With the sketch, the
         # columns still at 0 tell the number of keys: at half a key a column, exp(-1/2) of them are.
         width = s.rough.cells.shape[1]
         zeros = 0
         for column in range(width):
             zeros += 1 if s.rough.cells[0, column] == 0 else 0
-        many = 2 * s.exact.used[0] > width if s.use[0] == 0 else zeros < 0.6065 * width
-        s.use[0] = 1 if many else 0
+        many = 2 * s.exact.used[0] > width if s.use[BY_SKETCH] == 0 else zeros < 0.6065 * width
+        s.use[BY_SKETCH] = 1 if many else 0
     hashtable.clear(s.exact)
     s.rough.cells[:] = 0
 
 
 @kernel
 def new_row(s: Learned, x: np.uint64) -> int:
-    """A row for a key, -1 if all are taken."""
+    """Takes a free row for a key; returns -1 if there is none."""
     r = s.rows
-    spares = s.rule[0] - r.numbers.used[0]
+    spares = s.rule[N_ROWS] - r.numbers.used[0]
     if spares == 0:
         return -1
     row = int(r.spare[spares - 1])
     hashtable.put(r.numbers, hashtable.find(r.numbers, x), x, np.uint64(row + 1))
-    r.keys[row], r.until[row], r.born[row], r.counts[row] = x, 0, s.tuples[0], 0
+    r.keys[row], r.until[row], r.born[row], r.counts[row] = x, 0, s.tuples[EVER], 0
     r.values[row, :] = WORST
     r.before[row, :] = WORST
     r.tries[row, :] = 0
     r.best[row], r.second[row] = np.int64(first(s.hasher, x)), WORST
     note_split(s, x)
-    if s.tuples[0] > 0:
+    if s.tuples[EVER] > 0:
         windows.hold(s.window, row, int(np.int64(first(s.hasher, x))))
     return row
 
 
 @kernel
 def release(s: Learned, row: int) -> None:
+    """Frees the row of a key that is no longer hot."""
     hashtable.remove(s.rows.numbers, hashtable.find(s.rows.numbers, s.rows.keys[row]))
     windows.forget(s.window, row)
     s.holders.level[row] = -1.0
     s.rows.until[row] = FREE
-    s.rows.spare[s.rule[0] - s.rows.numbers.used[0] - 1] = row
+    s.rows.spare[s.rule[N_ROWS] - s.rows.numbers.used[0] - 1] = row
     note_split(s, s.rows.keys[row])
 
 
 @kernel
 def note_split(s: Learned, x: np.uint64) -> None:
-    """The key may have been split in the present slide; before the first tuple there is none."""
+    """Notes that a key may have been split in the present slide; before the first tuple there is none."""
     slide = max(s.window.clock.number[0], 1 - ZERO_SLIDE)
     hashtable.put(s.once, hashtable.find(s.once, x), x, np.uint64(slide + ZERO_SLIDE))
 
 
 @kernel
 def seek_best(s: Learned, row: int) -> None:
-    """argmax Q(k, .), from the hash of the key on, strictly greater wins; and the best of the rest."""
+    """Finds argmax Q(k, .), the first from the hash worker of the key on, and the best of the rest."""
     n = s.load.size
     values = s.rows.values
     start = np.int64(first(s.hasher, s.rows.keys[row]))
@@ -173,7 +182,7 @@ def seek_best(s: Learned, row: int) -> None:
 
 @kernel
 def _reward(s: Learned, row: int, a: int) -> float:
-    """-(CI + CA) / 2, after the tuple is added: equations 3 and 4 with p1 = p2 = 1/2."""
+    """Returns -(CI + CA) / 2, after the tuple is added: equations 3 and 4 with p1 = p2 = 1/2."""
     n = s.load.size
     mean = s.total[0] / n
     imbalance = (s.load[a] - mean) / max(s.load[a], mean)
@@ -182,7 +191,7 @@ def _reward(s: Learned, row: int, a: int) -> float:
 
 @kernel
 def _learn(s: Learned, row: int, a: int) -> None:
-    """Equation 5, keeping the best action at hand: it is sought anew only when it may have lost its place."""
+    """Applies equation 5; the best action is sought again only when another may have become better."""
     r = s.rows
     r.values[row, a] += GAMMA * (_reward(s, row, a) - r.values[row, a])
     r.tries[row, a] += 1
@@ -197,7 +206,7 @@ def _learn(s: Learned, row: int, a: int) -> None:
 
 @kernel
 def _greedy(s: Learned, row: int) -> int:
-    """The emptiest worker that holds the key; the emptiest of all if that one is too full."""
+    """Returns the emptiest worker that holds the key; the emptiest of all if that one is too full."""
     holder = windows.emptiest_holder(s.window, s.load, s.holders, row)
     if holder >= 0 and s.load[holder] * s.load.size <= (1.0 + MARGIN) * (s.total[0] + 1.0 + s.peers.ratio[0]):
         return holder
@@ -206,9 +215,9 @@ def _greedy(s: Learned, row: int) -> int:
 
 @kernel
 def _send(s: Learned, a: int) -> None:
-    """Count a tuple on a worker; the other sources are reckoned to do the same, in proportion.
+    """Counts a tuple on a worker, and assumes that the other sources do the same, in proportion to their tuples.
 
-    They follow the same policy. Without this, all find the same worker the emptiest, and all go there.
+    They follow the same policy. Otherwise all would find the same worker the emptiest, and all send there.
     """
     windows.add(s.window, a)
     s.peers.load[a] += s.peers.ratio[0]
@@ -218,7 +227,7 @@ def _send(s: Learned, a: int) -> None:
 
 @kernel
 def new_loads(s: Learned, faded: float) -> None:
-    """Loads of this source as they are in its window; those of others after a part of them has faded."""
+    """Recomputes loads: those of this source from its window, those of others after a part of them has faded."""
     s.total[0] = 0.0
     for worker in range(s.load.size):
         s.peers.load[worker] *= 1.0 - faded
@@ -230,25 +239,25 @@ def new_loads(s: Learned, faded: float) -> None:
 
 @kernel
 def _tracked(s: Learned, x: np.uint64, often: int) -> int:
-    """The row of a key that has come so often in its statistics window; -1 if it is not hot."""
+    """Returns the row of a key that came `often` times in its statistics window; -1 if it is not hot."""
     f = s.frequency
     row = int(np.int64(s.rows.numbers.slots[hashtable.find(s.rows.numbers, x) + _1])) - 1
     # l. 3: f_k >= L / n, the load of all. A key that came once is not hot, however short the statistics window is.
-    if f.seen[1] > 0 and often > 1:
-        if often * s.rule[0] >= f.seen[1] * (1.0 + s.peers.ratio[0]):
+    if f.seen[LAST_WINDOW] > 0 and often > 1:
+        if often * s.rule[N_ROWS] >= f.seen[LAST_WINDOW] * (1.0 + s.peers.ratio[0]):
             row = new_row(s, x) if row < 0 else row
             if row >= 0:
                 s.rows.until[row] = max(s.rows.until[row], f.clock.number[0] + 1)
-        elif row < 0 and s.peers.ratio[0] > 0.0 and 2 * often * s.rule[0] >= f.seen[1]:
+        elif row < 0 and s.peers.ratio[0] > 0.0 and 2 * often * s.rule[N_ROWS] >= f.seen[LAST_WINDOW]:
             slot = hashtable.find(s.peers.near, x)
-            known = s.peers.near.slots[slot + _1]
-            hashtable.put(s.peers.near, slot, x, known + _1 if known > 0 else np.uint64(often))
+            count = s.peers.near.slots[slot + _1]
+            hashtable.put(s.peers.near, slot, x, count + _1 if count > 0 else np.uint64(often))
     return row
 
 
 @kernel
 def assign(s: Learned, keys: Keys, times: Times, workers: Workers, start: int) -> int:
-    """Algorithm 1; stops when a table must grow."""
+    """Runs algorithm 1; returns early when a table must grow."""
     n = s.load.size
     f = s.frequency
     for i in range(start, keys.size):
@@ -257,31 +266,31 @@ def assign(s: Learned, keys: Keys, times: Times, workers: Workers, start: int) -
         passed = windows.passed(f.clock, times[i])
         if passed > 0:
             _new_statistics(f, passed)
-            if s.peers.near.used[0] > 16 * s.rule[0]:
-                hashtable.clear(s.peers.near)  # nobody has asked for them in a long time
-            for row in range(s.rule[0]):
+            if s.peers.near.used[0] > 16 * s.rule[N_ROWS]:
+                hashtable.clear(s.peers.near)  # no agreement has used them for long
+            for row in range(s.rule[N_ROWS]):
                 if FREE < s.rows.until[row] < f.clock.number[0]:
                     release(s, row)
         began, slides = windows.advance(s.window, times[i]), s.window.ring_load.shape[0]
         if began > 0:
             new_loads(s, min(began, slides) / slides)
-            if s.rule[1] == 1:
-                for row in range(s.rule[0]):
+            if s.rule[MICRO_BATCH] == 1:
+                for row in range(s.rule[N_ROWS]):
                     windows.forget(s.window, row)
         x = mixed(s.hasher, keys[i])
         often = _frequency(f, x)  # l. 1, 2
-        f.seen[0] += 1
+        f.seen[THIS_WINDOW] += 1
         row = _tracked(s, x, often)
-        s.tuples[0] += 1
-        s.tuples[1] += 1
+        s.tuples[EVER] += 1
+        s.tuples[SINCE] += 1
         if row < 0:
             a = int(np.int64(first(s.hasher, x)))  # l. 8, 9
             _send(s, a)
             workers[i] = a
             continue
-        coin = mix64(s.hasher.salt[0] + np.uint64(s.tuples[0]))
+        coin = mix64(s.hasher.salt[0] + np.uint64(s.tuples[EVER]))
         a = int(s.rows.best[row])  # l. 4
-        if s.rule[2] == 1:
+        if s.rule[GREEDY] == 1:
             a = _greedy(s, row)
         elif (coin >> np.uint64(11)) * 2.0**-53 < EPSILON:
             a = int(np.int64(below(mix64(coin), np.uint64(n))))

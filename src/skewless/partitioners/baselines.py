@@ -1,4 +1,4 @@
-"""What everything else is measured against: hashing, shuffling, and three ways to place whole keys greedily."""
+"""Baselines: hashing, shuffling, and three greedy partitioners that keep keys whole."""
 
 from __future__ import annotations
 
@@ -9,18 +9,23 @@ from typing import ClassVar, NamedTuple, Never
 import numpy as np
 from numpy.typing import NDArray
 
-from skewless.arrays import Keys, Times, Workers, checked, n_bytes, require
+from skewless.arguments import require
+from skewless.arrays import Keys, Times, Workers, checked, n_bytes
+from skewless.histogram import Histogram
 from skewless.kernels import hashtable, kernel
 from skewless.kernels.hash import Hasher, candidates, first, following, hasher, mixed, stride
-from skewless.kernels.hashtable import Table
+from skewless.kernels.hashtable import Entries, Table
 from skewless.kernels.lowest import Floor, floor, lowered, lowest
 from skewless.partitioner import NO_TIMES, Partitioner
 from skewless.partitioners.pkg import probe, sent
+from skewless.table import RoutingTable
 
 _0, _1 = np.uint64(0), np.uint64(1)
 
 
 class Salted(NamedTuple):
+    """State of hashing: its salt."""
+
     hasher: Hasher
 
 
@@ -46,6 +51,13 @@ class Hash(Partitioner[Salted, Never]):
     def assign(self, keys: Keys, times: Times | None, workers: Workers) -> None:
         self.run(_hash, keys, NO_TIMES, workers)
 
+    @property
+    def sources_agree(self) -> bool:
+        return True
+
+    def forecast(self, histogram: Histogram, old: RoutingTable | None = None) -> RoutingTable:
+        return RoutingTable.hashed(self.n_workers)
+
 
 @kernel
 def _hash(s: Salted, keys: Keys, times: Times, workers: Workers, start: int) -> int:
@@ -55,6 +67,8 @@ def _hash(s: Salted, keys: Keys, times: Times, workers: Workers, start: int) -> 
 
 
 class Turn(NamedTuple):
+    """State of shuffling."""
+
     turn: NDArray[np.int64]  # the worker whose turn it is
 
 
@@ -62,7 +76,7 @@ class Turn(NamedTuple):
 class Shuffle(Partitioner[Turn, Never]):
     """Shuffle grouping: the workers in turn, whatever the key (PKG section II-A; Holistic's SH).
 
-    The loads differ by one at most, and every key is everywhere: the dearest aggregation there is.
+    The loads differ by one at most, and every key is on every worker: no partitioner costs more to aggregate.
 
     >>> import numpy as np, skewless
     >>> skewless.partitioner("shuffle", 4).route(np.zeros(6, np.uint64)).tolist()
@@ -83,18 +97,18 @@ class Shuffle(Partitioner[Turn, Never]):
         self._state.turn[0] = (turn + keys.size) % self.n_workers
 
 
-class Placed(NamedTuple):
-    """Every key seen has a place; a new key gets one by the loads."""
+class AssignedKeys(NamedTuple):
+    """State of On-Greedy: the worker of every key seen, and the loads that decide about a new key."""
 
     hasher: Hasher
-    load: NDArray[np.int64]  # as this source believes it to be
-    others: NDArray[np.int64]  # what other sources had sent when the loads were last shared; the rest is its own
+    load: NDArray[np.int64]  # this source's estimate: its own tuples and `others`
+    others: NDArray[np.int64]  # tuples of other sources, when loads were last shared
     least: Floor
-    places: Table  # mixed key -> worker + 1
+    places: Table  # mixed key -> worker + 1; the name is that of saved snapshots
 
 
-class Placement(NamedTuple):
-    """A policy: where keys are placed, and the load of each worker."""
+class KeyWorkers(NamedTuple):
+    """A policy: the worker of each key, and the load of each worker."""
 
     keys: NDArray[np.uint64]  # mixed, ascending
     places: NDArray[np.uint64]  # worker + 1
@@ -102,81 +116,79 @@ class Placement(NamedTuple):
 
 
 @dataclass(eq=False)
-class OnGreedy(Partitioner[Placed, Placement]):
+class OnGreedy(Partitioner[AssignedKeys, KeyWorkers]):
     """On-Greedy: a new key goes to the worker with the least load, and stays there (PKG section V, Q1).
 
     >>> import numpy as np, skewless
     >>> skewless.partitioner("on_greedy", 4).route(np.array([7, 7, 7, 8, 9, 7, 8], np.uint64)).tolist()
     [0, 0, 0, 1, 2, 0, 1]
 
-    Departures from the paper: none; ties go to the lowest worker. Sources that placed the same key differently agree,
-    when they share what they know, on the lower worker.
+    Departures from the paper: none; ties go to the lowest worker. Sources that sent the same key to different
+    workers agree, when they share what they know, on the lower worker.
     """
 
     name: ClassVar[str] = "on_greedy"
     splits_keys: ClassVar[bool] = False
 
-    def fresh(self) -> Placed:
-        return Placed(
-            hasher(self.n_workers, self.seed),
-            np.zeros(self.n_workers, np.int64),
-            np.zeros(self.n_workers, np.int64),
-            floor(),
-            hashtable.table(),
+    def fresh(self) -> AssignedKeys:
+        return AssignedKeys(
+            hasher=hasher(self.n_workers, self.seed),
+            load=np.zeros(self.n_workers, np.int64),
+            others=np.zeros(self.n_workers, np.int64),
+            least=floor(),
+            places=hashtable.table(),
         )
 
     def assign(self, keys: Keys, times: Times | None, workers: Workers) -> None:
         self.run(_on_greedy, keys, NO_TIMES, workers)
 
-    def grown(self, state: Placed) -> Placed:
+    def grown(self, state: AssignedKeys) -> AssignedKeys:
         return state._replace(places=hashtable.grown(state.places))
 
     def memory_bound(self, n_keys: int) -> int:
         return n_bytes(self.fresh()) + hashtable.most_bytes(n_keys)
 
-    def merge(self, snapshots: Sequence[Placed]) -> Placement:
-        keys, places = _agreed([hashtable.entries(s.places) for s in snapshots])
-        return Placement(keys, places, sent(snapshots))
+    def merge(self, snapshots: Sequence[AssignedKeys]) -> KeyWorkers:
+        keys, workers = _agreed([hashtable.entries(s.places) for s in snapshots])
+        return KeyWorkers(keys=keys, places=workers, load=sent(snapshots))
 
-    def adopt(self, policy: Placement, told: Placed | None = None) -> None:
+    def adopt(self, policy: KeyWorkers, told: AssignedKeys | None = None) -> None:
         state = self._state
-        probe(state, policy, Placement, told)
-        own_keys, own_places = hashtable.entries(state.places)
+        probe(state, policy, KeyWorkers, told)
+        own_keys, own_workers = hashtable.entries(state.places)
         new = ~np.isin(own_keys, policy.keys)
-        places = hashtable.filled(
-            np.concatenate((policy.keys, own_keys[new])), np.concatenate((policy.places, own_places[new]))
+        workers = hashtable.filled(
+            np.concatenate((policy.keys, own_keys[new])), np.concatenate((policy.places, own_workers[new]))
         )
-        self._state = state._replace(places=places)
+        self._state = state._replace(places=workers)
         lowered(self._state.least)
 
 
 @kernel
-def _on_greedy(s: Placed, keys: Keys, times: Times, workers: Workers, start: int) -> int:
+def _on_greedy(s: AssignedKeys, keys: Keys, times: Times, workers: Workers, start: int) -> int:
     for i in range(start, keys.size):
         if hashtable.full(s.places):
             return i
         x = mixed(s.hasher, keys[i])
         slot = hashtable.find(s.places, x)
-        place = s.places.slots[slot + _1]
-        if place == _0:
-            place = np.uint64(lowest(s.load, s.least)) + _1
-            hashtable.put(s.places, slot, x, place)
-        s.load[place - _1] += 1
-        workers[i] = place - _1
+        held = s.places.slots[slot + _1]
+        if held == _0:
+            held = np.uint64(lowest(s.load, s.least)) + _1
+            hashtable.put(s.places, slot, x, held)
+        s.load[held - _1] += 1
+        workers[i] = held - _1
     return keys.size
 
 
-def _agreed(
-    tables: list[tuple[NDArray[np.uint64], NDArray[np.uint64]]],
-) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """The union of several placements; a key in several gets the lowest of its places."""
-    keys = np.concatenate([t[0] for t in tables])
-    places = np.concatenate([t[1] for t in tables])
-    order = np.lexsort((places, keys))
-    keys, places = keys[order], places[order]
-    kept = np.ones(keys.size, bool)
-    kept[1:] = keys[1:] != keys[:-1]
-    return keys[kept], places[kept]
+def _agreed(tables: list[Entries]) -> Entries:
+    """Returns the union of tables of keys and their workers; a key in several tables gets the lowest of its workers."""
+    keys = np.concatenate([table.keys for table in tables])
+    workers = np.concatenate([table.values for table in tables])
+    order = np.lexsort((workers, keys))
+    keys, workers = keys[order], workers[order]
+    lowest_of_key = np.ones(keys.size, bool)
+    lowest_of_key[1:] = keys[1:] != keys[:-1]
+    return Entries(keys[lowest_of_key], workers[lowest_of_key])
 
 
 @dataclass(eq=False)
@@ -200,38 +212,40 @@ class Potc(OnGreedy):
 
 
 @kernel
-def _potc(s: Placed, keys: Keys, times: Times, workers: Workers, start: int) -> int:
+def _potc(s: AssignedKeys, keys: Keys, times: Times, workers: Workers, start: int) -> int:
     for i in range(start, keys.size):
         if hashtable.full(s.places):
             return i
         x = mixed(s.hasher, keys[i])
         slot = hashtable.find(s.places, x)
-        place = s.places.slots[slot + _1]
-        if place == _0:
+        held = s.places.slots[slot + _1]
+        if held == _0:
             best = first(s.hasher, x)
             if s.load.size > 1:
                 second, _ = following(s.hasher, best, best, stride(s.hasher, x))
                 if s.load[second] < s.load[best]:
                     best = second
-            place = best + _1
-            hashtable.put(s.places, slot, x, place)
-        s.load[place - _1] += 1
-        workers[i] = place - _1
+            held = best + _1
+            hashtable.put(s.places, slot, x, held)
+        s.load[held - _1] += 1
+        workers[i] = held - _1
     return keys.size
 
 
-class Counted(NamedTuple):
+class CountedKeys(NamedTuple):
+    """State of Off-Greedy."""
+
     hasher: Hasher
     counts: Table  # mixed key -> occurrences observed
-    places: Table  # mixed key -> worker + 1, by the policy adopted
+    places: Table  # mixed key -> worker + 1, by the policy adopted; the name is that of saved snapshots
 
 
 @dataclass(eq=False)
-class OffGreedy(Partitioner[Counted, Placement]):
+class OffGreedy(Partitioner[CountedKeys, KeyWorkers]):
     """Off-Greedy: knows all frequencies beforehand; heaviest key first, each to the least load (PKG section V, Q1).
 
-    It plans ahead: `observe` counts, `merge` places, `adopt` puts into force. A key without a place is hashed. It is
-    the longest-processing-time rule, and what online algorithms that keep keys whole are measured against.
+    It plans ahead: `observe` counts, `merge` plans, `adopt` puts the plan into force. A key that is not in the plan is
+    hashed. It is the longest-processing-time rule, and the yardstick for online algorithms that keep keys whole.
 
     >>> import numpy as np, skewless
     >>> keys = np.array([1, 2, 2, 3, 3, 3, 4, 4, 4, 4], np.uint64)
@@ -241,15 +255,15 @@ class OffGreedy(Partitioner[Counted, Placement]):
     >>> p.route(keys).tolist()
     [2, 2, 2, 1, 1, 1, 0, 0, 0, 0]
 
-    Departures from the paper: none; keys of one frequency are placed in the order of their hashes.
+    Departures from the paper: none; keys of equal frequency are taken in the order of their hashes.
     """
 
     name: ClassVar[str] = "off_greedy"
     splits_keys: ClassVar[bool] = False
     plans_ahead: ClassVar[bool] = True
 
-    def fresh(self) -> Counted:
-        return Counted(hasher(self.n_workers, self.seed), hashtable.table(), hashtable.table())
+    def fresh(self) -> CountedKeys:
+        return CountedKeys(hasher=hasher(self.n_workers, self.seed), counts=hashtable.table(), places=hashtable.table())
 
     def assign(self, keys: Keys, times: Times | None, workers: Workers) -> None:
         self.run(_look_up, keys, NO_TIMES, workers)
@@ -258,40 +272,44 @@ class OffGreedy(Partitioner[Counted, Placement]):
         keys, _ = checked(keys, times)
         self.run(_tally, keys, NO_TIMES, np.empty(0, np.int32))
 
-    def grown(self, state: Counted) -> Counted:
+    def grown(self, state: CountedKeys) -> CountedKeys:
         return state._replace(counts=hashtable.grown(state.counts))
+
+    def learn(self, histogram: Histogram, *, seed: int | None = None) -> RoutingTable:
+        """Returns the plan for this batch; the frequencies of other batches do not count."""
+        return self.forecast(histogram)
 
     def memory_bound(self, n_keys: int) -> int:
         return n_bytes(self.fresh()) + 2 * hashtable.most_bytes(n_keys)
 
-    def merge(self, snapshots: Sequence[Counted]) -> Placement:
+    def merge(self, snapshots: Sequence[CountedKeys]) -> KeyWorkers:
         tables = [hashtable.entries(s.counts) for s in snapshots]
-        keys, inverse = np.unique(np.concatenate([t[0] for t in tables]), return_inverse=True)
+        keys, inverse = np.unique(np.concatenate([table.keys for table in tables]), return_inverse=True)
         counts = np.zeros(keys.size, np.int64)
-        np.add.at(counts, inverse, np.concatenate([t[1] for t in tables]).astype(np.int64))
+        np.add.at(counts, inverse, np.concatenate([table.values for table in tables]).astype(np.int64))
         heaviest_first = np.argsort(-counts, kind="stable")
         load = np.zeros(self.n_workers, np.int64)
-        places = np.zeros(keys.size, np.uint64)
-        _place(counts, heaviest_first, load, floor(), places)
-        return Placement(keys, places, load)
+        workers = np.zeros(keys.size, np.uint64)
+        _assign_heaviest(counts, heaviest_first, load, floor(), workers)
+        return KeyWorkers(keys=keys, places=workers, load=load)
 
-    def adopt(self, policy: Placement, told: Counted | None = None) -> None:
-        fits = isinstance(policy, Placement) and policy.load.shape == (self.n_workers,)
-        require(fits, f"this policy is no Placement of {self.n_workers} workers")
+    def adopt(self, policy: KeyWorkers, told: CountedKeys | None = None) -> None:
+        fits = isinstance(policy, KeyWorkers) and policy.load.shape == (self.n_workers,)
+        require(fits, f"this policy is no KeyWorkers of {self.n_workers} workers")
         self._state = self._state._replace(places=hashtable.filled(policy.keys, policy.places))
 
 
 @kernel
-def _look_up(s: Counted, keys: Keys, times: Times, workers: Workers, start: int) -> int:
+def _look_up(s: CountedKeys, keys: Keys, times: Times, workers: Workers, start: int) -> int:
     for i in range(start, keys.size):
         x = mixed(s.hasher, keys[i])
-        place = s.places.slots[hashtable.find(s.places, x) + _1]
-        workers[i] = place - _1 if place != _0 else first(s.hasher, x)
+        held = s.places.slots[hashtable.find(s.places, x) + _1]
+        workers[i] = held - _1 if held != _0 else first(s.hasher, x)
     return keys.size
 
 
 @kernel
-def _tally(s: Counted, keys: Keys, times: Times, workers: Workers, start: int) -> int:
+def _tally(s: CountedKeys, keys: Keys, times: Times, workers: Workers, start: int) -> int:
     for i in range(start, keys.size):
         if hashtable.full(s.counts):
             return i
@@ -302,14 +320,15 @@ def _tally(s: Counted, keys: Keys, times: Times, workers: Workers, start: int) -
 
 
 @kernel
-def _place(
+def _assign_heaviest(
     counts: NDArray[np.int64],
     order: NDArray[np.int64],
     load: NDArray[np.int64],
     least: Floor,
-    places: NDArray[np.uint64],
+    workers: NDArray[np.uint64],
 ) -> None:
+    """Gives each key to the least loaded worker; workers[key] becomes its number + 1."""
     for key in order:
         worker = lowest(load, least)
         load[worker] += counts[key]
-        places[key] = worker + 1
+        workers[key] = worker + 1

@@ -1,4 +1,4 @@
-"""Partitioners that weigh the number of keys on a worker: CM, AM, cAM and LM of the Holistic paper."""
+"""CM, AM, cAM and LM of the Holistic paper: they take the number of keys on a worker into account."""
 
 from __future__ import annotations
 
@@ -8,46 +8,57 @@ from typing import Any, ClassVar, Literal, NamedTuple, Never
 import numpy as np
 from numpy.typing import NDArray
 
-from skewless.arrays import Keys, Times, Workers, checked, n_bytes, require, whole
+from skewless.arguments import require, whole
+from skewless.arrays import Keys, Times, Workers, checked, n_bytes
 from skewless.kernels import bits, hashtable, kernel, sketch
 from skewless.kernels.hash import Hasher, candidates, first, following, hasher, mixed, stride
 from skewless.kernels.hashtable import Table
 from skewless.kernels.lowest import Floor, floor, lowered, lowest
 from skewless.kernels.sketch import HyperLogLog, hyperloglog
-from skewless.kernels.window import NEVER, Clock, clock, passed
-from skewless.partitioner import NO_TIMES, Partitioner, Window, ticking, windowed
+from skewless.kernels.window import NEVER, WindowClock, clock, passed
+from skewless.partitioner import NO_TIMES, Partitioner, Window, check_window, ticking
 
 _0, _1 = np.uint64(0), np.uint64(1)
 MOST_CHOICES = 63  # one bit of a table's value per candidate
 
 
-class Costs(NamedTuple):
-    """What a decision looks at, the same for exact and estimated cardinalities."""
+class WorkerCosts(NamedTuple):
+    """What a decision depends on, the same for exact and estimated cardinalities."""
 
     hasher: Hasher
     choices: NDArray[np.int64]
-    rule: NDArray[np.float64]  # affinity (0 or 1), p: the weight of load against cardinality
-    clock: Clock
+    rule: NDArray[np.float64]  # [AFFINITY, LOAD_WEIGHT]
+    clock: WindowClock
     load: NDArray[np.int64]  # L
     cardinality: NDArray[np.float64]  # CL: distinct keys, counted or estimated
-    most: NDArray[np.float64]  # the largest load and cardinality; the least are found by their floors
+    most: NDArray[np.float64]  # [MOST_TUPLES, MOST_KEYS]; the least are found by their floors
     least_load: Floor
     least_cardinality: Floor
 
 
-class Exact(NamedTuple):
-    costs: Costs
+AFFINITY, LOAD_WEIGHT = range(
+    2
+)  # of WorkerCosts.rule: prefer holders of a key (0 or 1); p, weight of load against keys
+MOST_TUPLES, MOST_KEYS = range(2)  # of WorkerCosts.most: the largest load and the largest cardinality of a worker
+
+
+class ExactCounts(NamedTuple):
+    """State that remembers each key."""
+
+    costs: WorkerCosts
     held: Table  # mixed key -> a bit for each candidate that holds it
 
 
 class Estimated(NamedTuple):
-    costs: Costs
+    """State that estimates the number of keys on each worker."""
+
+    costs: WorkerCosts
     held: HyperLogLog
 
 
 @dataclass(eq=False)
 class ByCardinality(Partitioner[Any, Never]):
-    """What the four have in common: a rule is an affinity and a weight of load against cardinality.
+    """Base class of the four, which differ in affinity and in the weight of load against cardinality.
 
     choices: candidates per key.
     cardinality: "exact" remembers each key; "hll" keeps 4 KB a worker whatever the number of keys.
@@ -64,32 +75,34 @@ class ByCardinality(Partitioner[Any, Never]):
     def __post_init__(self) -> None:
         self.choices = whole("choices", self.choices, 1, MOST_CHOICES)
         require(self.cardinality in ("exact", "hll"), f'cardinality is "exact" or "hll", not {self.cardinality!r}')
-        windowed(self.window)
+        check_window(self.window)
         super().__post_init__()
-        if self.cardinality == "hll" or self.window is not None:
-            # An optimistic sketch forgets where a key went, a window on purpose: only otherwise do keys stay whole.
-            self.__dict__["splits_keys"] = True
+
+    @property
+    def splits_keys(self) -> bool:
+        # A sketch may forget where a key went, and a window does: affinity keeps keys whole only without these.
+        return not self.affinity or self.cardinality == "hll" or self.window is not None
 
     def fresh(self) -> Any:
-        costs = Costs(
-            hasher(self.n_workers, self.seed),
-            np.array([min(self.choices, self.n_workers)], np.int64),
-            np.array([self.affinity, self.weighs_load]),
-            clock(self.window.size if self.window else NEVER),
-            np.zeros(self.n_workers, np.int64),
-            np.zeros(self.n_workers),
-            np.zeros(2),
-            floor(),
-            floor(),
+        costs = WorkerCosts(
+            hasher=hasher(self.n_workers, self.seed),
+            choices=np.array([min(self.choices, self.n_workers)], np.int64),
+            rule=np.array([self.affinity, self.weighs_load]),
+            clock=clock(self.window.size if self.window else NEVER),
+            load=np.zeros(self.n_workers, np.int64),
+            cardinality=np.zeros(self.n_workers),
+            most=np.zeros(2),
+            least_load=floor(),
+            least_cardinality=floor(),
         )
         exact = self.cardinality == "exact"
-        return Exact(costs, hashtable.table()) if exact else Estimated(costs, hyperloglog(self.n_workers))
+        return ExactCounts(costs, hashtable.table()) if exact else Estimated(costs, hyperloglog(self.n_workers))
 
     def assign(self, keys: Keys, times: Times | None, workers: Workers) -> None:
         ticks = ticking(self._state.costs.clock.now, times, keys.size) if self.window else NO_TIMES
         self.run(_by_table if self.cardinality == "exact" else _by_sketch, keys, ticks, workers)
 
-    def grown(self, state: Exact) -> Exact:
+    def grown(self, state: ExactCounts) -> ExactCounts:
         return state._replace(held=hashtable.grown(state.held))
 
     def memory_bound(self, n_keys: int) -> int:
@@ -120,7 +133,6 @@ class Cm(ByCardinality):
     """
 
     name: ClassVar[str] = "cm"
-    splits_keys: ClassVar[bool] = True
 
 
 @dataclass(eq=False)
@@ -141,7 +153,6 @@ class Am(ByCardinality):
     """
 
     name: ClassVar[str] = "am"
-    splits_keys: ClassVar[bool] = False
     affinity: ClassVar[bool] = True
 
 
@@ -163,7 +174,6 @@ class Cam(ByCardinality):
     """
 
     name: ClassVar[str] = "cam"
-    splits_keys: ClassVar[bool] = False
     affinity: ClassVar[bool] = True
     weighs_load: ClassVar[float] = 1.0
 
@@ -187,32 +197,31 @@ class Lm(ByCardinality):
     """
 
     name: ClassVar[str] = "lm"
-    splits_keys: ClassVar[bool] = True
     weighs_load: ClassVar[float] = 0.5
 
 
-# The four rules are one: among the candidates that hold the key, if there are any and affinity counts, the first;
-# else the candidate with the least p L' + (1 - p) CL'. CM and AM have p = 0, cAM has 1, LM has 0.5.
+# The four rules in one: with affinity, the first candidate that holds the key, if there is one; else the candidate with
+# the least p L' + (1 - p) CL'. CM and AM have p = 0, cAM has 1, LM has 0.5.
 
 
 @kernel
-def _decide(s: Costs, x: np.uint64, held: np.uint64) -> tuple[int, np.uint64]:
-    """The number of the candidate that gets the tuple, and the worker it is; `held` has a bit per candidate."""
+def _decide(s: WorkerCosts, x: np.uint64, held: np.uint64) -> tuple[int, np.uint64]:
+    """Returns the number of the candidate that gets the tuple, and its worker; `held` has a bit per candidate."""
     candidate, step = first(s.hasher, x), stride(s.hasher, x)
     start = candidate
-    if held != _0 and s.rule[0] == 1.0:
+    if held != _0 and s.rule[AFFINITY] == 1.0:
         chosen, holder = bits.lowest_bit(held), candidate
         for j in range(1, s.choices[0]):  # to the last, whichever it is: stopping there would be a branch that flips
             candidate, start = following(s.hasher, candidate, start, step)
             holder = candidate if j == chosen else holder
         return chosen, holder
-    p = s.rule[1]
+    p = s.rule[LOAD_WEIGHT]
     load_least, load_range, keys_least, keys_range = 0.0, 1.0, 0.0, 1.0
     if 0.0 < p < 1.0:  # otherwise scaling does not change the order
         load_least = float(s.load[lowest(s.load, s.least_load)])
-        load_range = s.most[0] - load_least
+        load_range = s.most[MOST_TUPLES] - load_least
         keys_least = s.cardinality[lowest(s.cardinality, s.least_cardinality)]
-        keys_range = s.most[1] - keys_least
+        keys_range = s.most[MOST_KEYS] - keys_least
     chosen, best, least = 0, candidate, np.inf
     for j in range(s.choices[0]):
         if j > 0:
@@ -226,23 +235,23 @@ def _decide(s: Costs, x: np.uint64, held: np.uint64) -> tuple[int, np.uint64]:
 
 
 @kernel
-def _add_tuple(s: Costs, worker: np.uint64) -> None:
+def _add_tuple(s: WorkerCosts, worker: np.uint64) -> None:
     s.load[worker] += 1
-    if 0.0 < s.rule[1] < 1.0:  # only LM asks for it, and keeping it costs the others up to 7 ns
-        s.most[0] = max(s.most[0], float(s.load[worker]))
+    if 0.0 < s.rule[LOAD_WEIGHT] < 1.0:  # only LM needs it, and keeping it costs the others up to 7 ns
+        s.most[MOST_TUPLES] = max(s.most[MOST_TUPLES], float(s.load[worker]))
 
 
 @kernel
-def _add_key(s: Costs, worker: np.uint64, cardinality: float) -> None:
-    # An estimate may fall, by a per cent or two, where HyperLogLog changes its formula; what a worker holds does not.
+def _add_key(s: WorkerCosts, worker: np.uint64, cardinality: float) -> None:
+    # An estimate may fall by a percent or two where HyperLogLog changes its formula; what a worker holds does not.
     if cardinality > s.cardinality[worker]:
         s.cardinality[worker] = cardinality
-        if cardinality > s.most[1]:
-            s.most[1] = cardinality
+        if cardinality > s.most[MOST_KEYS]:
+            s.most[MOST_KEYS] = cardinality
 
 
 @kernel
-def _reset(s: Costs) -> None:
+def _reset(s: WorkerCosts) -> None:
     s.load[:] = 0
     s.cardinality[:] = 0.0
     s.most[:] = 0.0
@@ -251,7 +260,7 @@ def _reset(s: Costs) -> None:
 
 
 @kernel
-def _by_table(s: Exact, keys: Keys, times: Times, workers: Workers, start: int) -> int:
+def _by_table(s: ExactCounts, keys: Keys, times: Times, workers: Workers, start: int) -> int:
     for i in range(start, keys.size):
         if times.size > 0 and passed(s.costs.clock, times[i]) > 0:
             _reset(s.costs)
@@ -280,7 +289,7 @@ def _by_sketch(s: Estimated, keys: Keys, times: Times, workers: Workers, start: 
         x = mixed(s.costs.hasher, keys[i])
         register, rank = sketch.hll_cell(x)
         held = _0
-        if s.costs.rule[0] == 1.0:
+        if s.costs.rule[AFFINITY] == 1.0:
             candidate, step = first(s.costs.hasher, x), stride(s.costs.hasher, x)
             start_of_round = candidate
             for j in range(s.costs.choices[0]):

@@ -14,22 +14,26 @@ from skewless.kernels import window as windows
 from skewless.kernels.hash import Hasher, first, hasher, mixed
 from skewless.kernels.lowest import Floor, floor, lowered, lowest
 from skewless.kernels.sketch import SpaceSaving, halve, space_saving, sure, tally
-from skewless.kernels.window import NEVER, Clock, Holders, SlidingWindow, clock, holders, sliding_window, widened
-from skewless.partitioner import NO_TIMES, Partitioner, Window, ticking, windowed
+from skewless.kernels.window import NEVER, Holders, SlidingWindow, WindowClock, clock, holders, sliding_window, widened
+from skewless.partitioner import NO_TIMES, Partitioner, Window, check_window, ticking
 from skewless.partitioners.choices import COUNTERS_PER_WORKER, in_head
+
+ROOM = 4  # hot keys that a new state has room for; it grows
 
 
 class Affine(NamedTuple):
+    """State of DAGreedy: frequencies, and the window of load and of hot keys' holders."""
+
     hasher: Hasher
     heavy: SpaceSaving
-    decay: Clock  # frequencies are halved by this clock
+    decay: WindowClock  # frequencies are halved by this clock
     window: SlidingWindow
     least: Floor
     total: NDArray[np.int64]  # tuples in the window
     rows: NDArray[np.int64]  # counter -> number in the window of the key it tracks, -1 if none
     tracked: NDArray[np.uint64]  # counter -> that key, which may have lost the counter since
-    spare: NDArray[np.int64]  # numbers that are free ...
-    spares: NDArray[np.int64]  # ... the first so many of them
+    spare: NDArray[np.int64]  # free numbers: the first `spares` of these
+    spares: NDArray[np.int64]
     holders: Holders
 
 
@@ -64,24 +68,24 @@ class DaGreedy(Partitioner[Affine, Never]):
     window: Window | None = None
 
     def __post_init__(self) -> None:
-        windowed(self.window)
+        check_window(self.window)
         super().__post_init__()
 
     def fresh(self) -> Affine:
         size, slide = (self.window.size, self.window.slide) if self.window else (NEVER, NEVER)
         counters = COUNTERS_PER_WORKER * self.n_workers
         return Affine(
-            hasher(self.n_workers, self.seed),
-            space_saving(counters),
-            clock(size),
-            sliding_window(self.n_workers, 4, size, slide),
-            floor(),
-            np.zeros(1, np.int64),
-            np.full(counters, -1, np.int64),
-            np.zeros(counters, np.uint64),
-            np.arange(4, dtype=np.int64),
-            np.array([4], np.int64),
-            holders(4),
+            hasher=hasher(self.n_workers, self.seed),
+            heavy=space_saving(counters),
+            decay=clock(size),
+            window=sliding_window(self.n_workers, ROOM, size, slide),
+            least=floor(),
+            total=np.zeros(1, np.int64),
+            rows=np.full(counters, -1, np.int64),
+            tracked=np.zeros(counters, np.uint64),
+            spare=np.arange(ROOM, dtype=np.int64),
+            spares=np.array([ROOM], np.int64),
+            holders=holders(ROOM),
         )
 
     def assign(self, keys: Keys, times: Times | None, workers: Workers) -> None:
@@ -100,14 +104,14 @@ class DaGreedy(Partitioner[Affine, Never]):
 
     def memory_bound(self, n_keys: int) -> int:
         slides = self.window.slides if self.window else 1
-        tracked = 2 * min(max(n_keys, 4), COUNTERS_PER_WORKER * self.n_workers)
+        tracked = 2 * min(max(n_keys, ROOM), COUNTERS_PER_WORKER * self.n_workers)
         bytes_per_key = 8 * (slides + 1) * bits.words(self.n_workers) + 4 * self.n_workers + 4 * 8
         return n_bytes(self.fresh()) + tracked * bytes_per_key
 
 
 @kernel
 def _best(s: Affine, row: int) -> int:
-    """The worker of the best score, total [held] - n load in whole numbers, the lowest on ties."""
+    """Returns the worker with the best score, total [held] - n load in whole numbers; the lowest on ties."""
     n, load = s.window.load.size, s.window.load
     emptiest, holder = lowest(load, s.least), windows.emptiest_holder(s.window, load, s.holders, row)
     if holder < 0:

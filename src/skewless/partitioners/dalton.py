@@ -9,23 +9,23 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skewless.arrays import Keys, Times, Workers, checked, copied, n_bytes, require, whole
+from skewless.arguments import require, whole
+from skewless.arrays import Keys, Times, Workers, checked, copied, n_bytes
 from skewless.kernels import hashtable
 from skewless.kernels import window as windows
 from skewless.kernels.hash import all_mixed, hasher
-from skewless.kernels.hashtable import Table
+from skewless.kernels.hashtable import Entries, Table
 from skewless.kernels.lowest import floor
 from skewless.kernels.sketch import count_min
 from skewless.kernels.window import NEVER, clock, holders, sliding_window
-from skewless.partitioner import Partitioner, Window, fingerprint, ticking, windowed
+from skewless.partitioner import Partitioner, Window, check_window, fingerprint, ticking
 from skewless.partitioners import bandit
 from skewless.partitioners.bandit import FREE, GAMMA, WORST, ZERO_SLIDE, Agreed, Learned, Peers, Rows, Statistics
-from skewless.partitioners.counters import Entries
-from skewless.partitioners.planner import precedence
+from skewless.planning.planner import precedence
 
-STATISTICS = 1000  # length of a statistics window where there is no slide to tell it
-MOST_OTHERS = 8  # tuples of others for one of its own that a source reckons with at the most, for each of them
-LONGEST = 1000  # statistics windows that an agreed row lasts at the most
+STATISTICS = 1000  # length of a statistics window where there is no slide
+MOST_OTHERS = 8  # a source assumes at most this many tuples of each other source per tuple of its own
+LONGEST = 1000  # statistics windows that an agreed row lasts at most
 SKETCH = (4, 4096)  # of the count-min sketch: depth and width
 
 
@@ -65,7 +65,7 @@ class Dalton(Partitioner[Learned, Agreed]):
     Departures from the paper: `hot` and `greedy`. Ties go to the first worker from the hash of the key on. A key that
     turns hot has come at least twice in its statistics window, and is taken to be held by its hash worker till then. If
     more keys are hot than there are rows, the later ones are hashed. Cooperation: `average`. Sources tell each other
-    their loads too, so that rewards are for the load of all. Between two agreements a source reckons that the others do
+    their loads too, so that rewards are for the load of all. Between two agreements a source assumes that the others do
     what it does, in proportion to their tuples; else all would see, and fill, the same empty worker. Rewards that come
     after a message are in force at once; when the answer comes, they are applied to it, as if they had been buffered.
     """
@@ -81,7 +81,7 @@ class Dalton(Partitioner[Learned, Agreed]):
     greedy: bool = False
 
     def __post_init__(self) -> None:
-        windowed(self.window)
+        check_window(self.window)
         self.hot = whole("hot", self.hot, 1, 1000)
         kinds = ("exact", "sketch", "hybrid")
         require(self.frequencies in kinds, f"frequencies is one of {', '.join(kinds)}, not {self.frequencies!r}")
@@ -93,51 +93,51 @@ class Dalton(Partitioner[Learned, Agreed]):
         n, rows = self.n_workers, self.hot * self.n_workers
         size, slide = (self.window.size, self.window.slide) if self.window else (NEVER, NEVER)
         frequency = Statistics(
-            clock(slide if self.window else STATISTICS),
-            np.zeros(2, np.int64),
-            hashtable.table(),
-            count_min(*SKETCH),
-            np.array([self.frequencies == "sketch", self.frequencies == "hybrid"], np.int64),
+            clock=clock(slide if self.window else STATISTICS),
+            seen=np.zeros(2, np.int64),
+            exact=hashtable.table(),
+            rough=count_min(*SKETCH),
+            use=np.array([self.frequencies == "sketch", self.frequencies == "hybrid"], np.int64),
         )
         q = Rows(
-            hashtable.table(rows + 1),
-            np.zeros(rows, np.uint64),
-            np.arange(rows, dtype=np.int64)[::-1].copy(),
-            np.full(rows, FREE, np.int64),
-            np.zeros(rows, np.int64),
-            np.full((rows, n), WORST),
-            np.full((rows, n), WORST),
-            np.zeros((rows, n), np.int64),
-            np.zeros(rows, np.int64),
-            np.full(rows, WORST),
-            np.zeros(rows, np.int64),
+            numbers=hashtable.table(rows + 1),
+            keys=np.zeros(rows, np.uint64),
+            spare=np.arange(rows, dtype=np.int64)[::-1].copy(),
+            until=np.full(rows, FREE, np.int64),
+            born=np.zeros(rows, np.int64),
+            values=np.full((rows, n), WORST),
+            before=np.full((rows, n), WORST),
+            tries=np.zeros((rows, n), np.int64),
+            best=np.zeros(rows, np.int64),
+            second=np.full(rows, WORST),
+            counts=np.zeros(rows, np.int64),
         )
-        none = np.zeros(0, np.uint64)
-        nothing = Agreed(
-            np.zeros(1, np.int64),
-            none,
-            np.zeros((0, n)),
-            np.zeros((0, n), np.bool_),
-            np.zeros(n, np.int64),
-            np.zeros(3, np.int64),
-            none,
-            none,
-            np.full(1, FREE, np.int64),
+        no_keys = np.zeros(0, np.uint64)
+        no_agreement = Agreed(
+            version=np.zeros(1, np.int64),
+            keys=no_keys,
+            values=np.zeros((0, n)),
+            held=np.zeros((0, n), np.bool_),
+            load=np.zeros(n, np.int64),
+            tuples=np.zeros(3, np.int64),
+            split=no_keys,
+            split_in=no_keys,
+            covers=np.full(1, FREE, np.int64),
         )
         return Learned(
-            hasher(n, self.seed),
-            np.array([rows, self.micro_batch, self.greedy, fingerprint(self)], np.int64),
-            frequency,
-            sliding_window(n, rows, size, slide),
-            np.zeros(n),
-            np.zeros(1),
-            np.zeros(2, np.int64),
-            q,
-            floor(),
-            holders(rows),
-            hashtable.table(),
-            Peers(np.zeros(n), np.zeros(1), hashtable.table(), np.zeros(1, np.int64)),
-            nothing,
+            hasher=hasher(n, self.seed),
+            rule=np.array([rows, self.micro_batch, self.greedy, fingerprint(self)], np.int64),
+            frequency=frequency,
+            window=sliding_window(n, rows, size, slide),
+            load=np.zeros(n),
+            total=np.zeros(1),
+            tuples=np.zeros(2, np.int64),
+            rows=q,
+            least=floor(),
+            holders=holders(rows),
+            once=hashtable.table(),
+            peers=Peers(load=np.zeros(n), ratio=np.zeros(1), near=hashtable.table(), agreed_in=np.zeros(1, np.int64)),
+            agreed=no_agreement,
         )
 
     def assign(self, keys: Keys, times: Times | None, workers: Workers) -> None:
@@ -159,51 +159,52 @@ class Dalton(Partitioner[Learned, Agreed]):
         return n_bytes(self.fresh()) + tables + rows * (9 * self.n_workers + 16) + 16 * n_keys
 
     def merge(self, snapshots: Sequence[Learned]) -> Agreed:
-        """Section 4.1: the heavy hitters of all sources together, and what is known about them."""
+        """Returns the heavy hitters of all sources together and the estimates for them (section 4.1)."""
         require(len(snapshots) >= 1, "merge needs at least 1 snapshot")
         last = max((s.agreed for s in snapshots), key=precedence)
-        active = [s for s in snapshots if s.tuples[1] > 0]
+        active = [s for s in snapshots if s.tuples[bandit.SINCE] > 0]
         if not active:
             return copied(last)
-        # Sources that are idle now have told of slides before; one that is missing may be splitting keys somewhere.
-        started = [s for s in snapshots if s.tuples[0] > 0]
-        known = max(len(started), int(last.tuples[2]))
+        # Sources that are idle now reported earlier slides; one that is missing may be splitting keys somewhere.
+        started = [s for s in snapshots if s.tuples[bandit.EVER] > 0]
+        sources_ever = max(len(started), int(last.tuples[bandit.SOURCES_EVER]))
         covers = np.min([s.window.clock.number for s in started], axis=0)
-        told = [each for s in active for each in _told(s)]
-        counts, learned = dict[int, int](), dict[int, list[_Told]]()
-        for each in told:
-            counts[each.key] = counts.get(each.key, 0) + each.tuples
-            if each.values.size:
-                learned.setdefault(each.key, []).append(each)
-        total, rows = sum(int(s.tuples[1]) for s in active), self.hot * self.n_workers
+        counts, learned = dict[int, int](), dict[int, list[_Report]]()
+        for report in (report for s in active for report in _reports(s)):
+            counts[report.key] = counts.get(report.key, 0) + report.tuples
+            if report.values.size:
+                learned.setdefault(report.key, []).append(report)
+        total, rows = sum(int(s.tuples[bandit.SINCE]) for s in active), self.hot * self.n_workers
         # A key that is learned about stays so until it has fallen to half the threshold, or it would come and go.
         hot = [key for key in counts if counts[key] * rows * (2 if key in learned else 1) >= total]
         keys = sorted(sorted(hot, key=lambda key: (-counts[key], key))[:rows])
         values, held = np.full((len(keys), self.n_workers), WORST), np.zeros((len(keys), self.n_workers), np.bool_)
         for number, key in enumerate(keys):
             if key in learned:
-                values[number] = self._together(learned[key], total, len(active))
-                held[number] = np.any([each.tries > 0 for each in learned[key]], axis=0)
+                values[number] = self._combined(learned[key], total, len(active))
+                held[number] = np.any([report.tries > 0 for report in learned[key]], axis=0)
+        split, split_in = _latest([hashtable.entries(_pruned(s)) for s in started])
         return Agreed(
-            last.version + 1,
-            np.array(keys, np.uint64),
-            values,
-            held,
-            np.stack([s.window.load for s in snapshots]).sum(axis=0),
-            np.array([total, len(started), known], np.int64),
-            *_latest([hashtable.entries(_pruned(s)) for s in started]),
-            covers if len(started) == known else np.minimum(covers, last.covers),
+            version=last.version + 1,
+            keys=np.array(keys, np.uint64),
+            values=values,
+            held=held,
+            load=np.stack([s.window.load for s in snapshots]).sum(axis=0),
+            tuples=np.array([total, len(started), sources_ever], np.int64),
+            split=split,
+            split_in=split_in,
+            covers=covers if len(started) == sources_ever else np.minimum(covers, last.covers),
         )
 
-    def _together(self, told: list[_Told], total: int, sources: int) -> NDArray[np.float64]:
-        """The estimates of one key; the same for any order of the sources."""
+    def _combined(self, reports: list[_Report], total: int, sources: int) -> NDArray[np.float64]:
+        """Returns the estimates of one key; they do not depend on the order of the sources."""
         if self.average == "pooled":
-            return _pooled(told)
-        weighted = _sum([each.tuples * each.values for each in told])
-        return weighted / (sum(each.tuples for each in told) if self.average == "mean" else total * sources)
+            return _pooled(reports)
+        weighted = _sum([report.tuples * report.values for report in reports])
+        return weighted / (sum(report.tuples for report in reports) if self.average == "mean" else total * sources)
 
     def adopt(self, policy: Agreed, told: Learned | None = None) -> None:
-        """Algorithm 2, l. 17 to 20. Rewards since the message are applied to what was agreed."""
+        """Follows a policy (algorithm 2, l. 17 to 20); rewards since the snapshot `told` are applied to it."""
         of_kind = type(policy) is Agreed
         shape = policy.values.shape if of_kind else ()
         fits = of_kind and shape == (policy.keys.size, self.n_workers) == policy.held.shape
@@ -219,11 +220,13 @@ class Dalton(Partitioner[Learned, Agreed]):
         # Equation 5 is Q -> (1 - gamma) Q + gamma R: all rewards of an estimate together are one factor and one term.
         factor = (1 - GAMMA) ** q.tries
         term = q.values - factor * np.where(same[:, None], told.rows.values, q.before)
-        state = state._replace(once=_noted(state, policy), peers=_reckoned(state, told, policy), agreed=copied(policy))
-        state.tuples[1] -= told.tuples[1]
+        state = state._replace(
+            once=_split_keys(state, policy), peers=_estimated_peers(state, told, policy), agreed=copied(policy)
+        )
+        state.tuples[bandit.SINCE] -= told.tuples[bandit.SINCE]
         for row in np.flatnonzero(same & ~np.isin(q.keys, policy.keys)).tolist():
             bandit.release(state, row)
-        # What is agreed lasts to the next agreement and a window more, if that one takes as long as this one did.
+        # An agreed row lasts until the next agreement and a window more, if that takes as long as this one did.
         before = int(self._state.peers.agreed_in[0])
         waited = min(window - before, LONGEST) if FREE < before < window and self._state.agreed.version[0] > 0 else 0
         for number, key in enumerate(policy.keys):
@@ -235,23 +238,23 @@ class Dalton(Partitioner[Learned, Agreed]):
                 q.values[row] = policy.values[number] if new else factor[row] * policy.values[number] + term[row]
                 q.before[row] = policy.values[number]
                 bandit.seek_best(state, row)
-                if state.tuples[0] > 0:
+                if state.tuples[bandit.EVER] > 0:
                     for worker in np.flatnonzero(policy.held[number]).tolist():
                         windows.hold(state.window, row, worker)
         bandit.new_loads(state, 0.0)
         self._state = state
 
     def forwards(self, keys: Keys, slide: int | None = None) -> NDArray[np.bool_]:
-        """Section 4.2: whether a key's result for the window up to a slide is all on its hash worker, in no other part.
+        """Returns for each key whether its result for a window is complete on its hash worker (section 4.2).
 
-        slide: the number of the window's last slide; left out, the present one. Where there are other sources, a key
-        is forwarded only when all of them have told about the whole of that slide; and not when it is long past.
+        slide: number of the window's last slide; by default the present one. Where there are other sources, a key is
+            forwarded only when all of them have reported the whole of that slide; and not when it is long past.
         """
         keys, _ = checked(keys)
         s = self._state
         now, slides = int(s.window.clock.number[0]), s.window.ring_load.shape[0]
         slide = now if slide is None else slide
-        if slide <= now - slides or (s.agreed.tuples[2] > 1 and slide >= s.agreed.covers[0]):
+        if slide <= now - slides or (s.agreed.tuples[bandit.SOURCES_EVER] > 1 and slide >= s.agreed.covers[0]):
             return np.zeros(keys.size, np.bool_)
         split, last = hashtable.entries(s.once)
         within = last.astype(np.int64) - ZERO_SLIDE > slide - (1 if self.micro_batch else slides)
@@ -259,8 +262,8 @@ class Dalton(Partitioner[Learned, Agreed]):
         return ~np.isin(all_mixed(s.hasher, keys), np.concatenate((split[within], hot)))
 
 
-class _Told(NamedTuple):
-    """What a source tells of a key; of one that is near to be hot, only the number of tuples."""
+class _Report(NamedTuple):
+    """What a source reports of a key; for one that is nearly hot, only the number of tuples."""
 
     key: int
     tuples: int
@@ -269,63 +272,74 @@ class _Told(NamedTuple):
     tries: NDArray[np.int64]
 
 
-def _told(s: Learned) -> Iterator[_Told]:
+def _reports(s: Learned) -> Iterator[_Report]:
     q = s.rows
     for row in np.flatnonzero((q.until != FREE) & (q.counts > 0)).tolist():
-        yield _Told(int(q.keys[row]), int(q.counts[row]), q.values[row], q.before[row], q.tries[row])
+        yield _Report(
+            key=int(q.keys[row]),
+            tuples=int(q.counts[row]),
+            values=q.values[row],
+            before=q.before[row],
+            tries=q.tries[row],
+        )
     for key, tuples in zip(*(part.tolist() for part in hashtable.entries(s.peers.near)), strict=True):
-        yield _Told(key, tuples, np.empty(0), np.empty(0), np.empty(0, np.int64))
+        yield _Report(key, tuples, np.empty(0), np.empty(0), np.empty(0, np.int64))
 
 
-def _pooled(told: list[_Told]) -> NDArray[np.float64]:
-    """As if one learner had had the rewards of all: each source's mean reward follows from its estimates."""
-    tries = np.sum([each.tries for each in told], axis=0)
-    factors = [(1 - GAMMA) ** each.tries for each in told]
+def _pooled(reports: list[_Report]) -> NDArray[np.float64]:
+    """Returns the estimates of one learner with the rewards of all: a source's mean reward follows from its own."""
+    tries = np.sum([report.tries for report in reports], axis=0)
+    factors = [(1 - GAMMA) ** report.tries for report in reports]
     rewards = [
-        each.tries * (each.values - factor * each.before) / np.maximum(1 - factor, GAMMA)
-        for each, factor in zip(told, factors, strict=True)
+        report.tries * (report.values - factor * report.before) / np.maximum(1 - factor, GAMMA)
+        for report, factor in zip(reports, factors, strict=True)
     ]
     factor = (1 - GAMMA) ** tries
-    before = _sum([each.tuples * each.before for each in told]) / sum(each.tuples for each in told)
+    before = _sum([report.tuples * report.before for report in reports]) / sum(report.tuples for report in reports)
     return np.asarray(factor * before + (1 - factor) * _sum(rewards) / np.maximum(tries, 1))
 
 
 def _sum(arrays: list[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """The sum, the same for any order."""
+    """Returns a sum that does not depend on the order of the arrays."""
     return np.asarray(np.sort(np.stack(arrays), axis=0).sum(axis=0))
 
 
 def _pruned(s: Learned) -> Table:
-    """Keys that are hot, or were within this window or the one before, with the slide when they last were."""
+    """Returns the keys that are hot, or were within this window or the one before, with their last hot slide."""
     keys, last = hashtable.entries(s.once)
     hot = np.isin(keys, s.rows.keys[s.rows.until != FREE])
     slide = max(int(s.window.clock.number[0]), 1 - ZERO_SLIDE) + ZERO_SLIDE
     last = np.where(hot, np.uint64(slide), last)
-    kept = hot | (last.astype(np.int64) > slide - 2 * s.window.ring_load.shape[0])
-    return hashtable.filled(keys[kept], last[kept], room=2 * int(kept.sum()))
+    recent = hot | (last.astype(np.int64) > slide - 2 * s.window.ring_load.shape[0])
+    return hashtable.filled(keys[recent], last[recent], room=2 * int(recent.sum()))
 
 
 def _latest(tables: Sequence[Entries]) -> Entries:
-    """The keys of all, ascending, each with its latest slide."""
+    """Returns the keys of all tables, ascending, each with its latest slide."""
     keys, last = (np.concatenate(part) for part in zip(*tables, strict=True))
     order = np.lexsort((last, keys))
     at_end = np.append(keys[order][1:] != keys[order][:-1], True)[: keys.size]
-    return keys[order][at_end], last[order][at_end]
+    return Entries(keys[order][at_end], last[order][at_end])
 
 
-def _noted(s: Learned, policy: Agreed) -> Table:
-    """The keys that were split somewhere, with room for as many rows as there are."""
-    keys, last = _latest([hashtable.entries(_pruned(s)), (policy.split, policy.split_in)])
-    return hashtable.filled(keys, last, room=2 * keys.size + int(s.rule[0]))
+def _split_keys(s: Learned, policy: Agreed) -> Table:
+    """Returns the keys that were split by any source, in a table with room for all rows."""
+    keys, last = _latest([hashtable.entries(_pruned(s)), Entries(policy.split, policy.split_in)])
+    return hashtable.filled(keys, last, room=2 * keys.size + int(s.rule[bandit.N_ROWS]))
 
 
-def _reckoned(s: Learned, told: Learned, policy: Agreed) -> Peers:
-    """The others as agreed, and as they will have gone on since the message: as this source did, in proportion."""
+def _estimated_peers(s: Learned, told: Learned, policy: Agreed) -> Peers:
+    """Estimates the other sources: as agreed, and since then in proportion to what this source has done."""
     others, own = np.maximum(policy.load - told.window.load, 0), int(told.window.load.sum())
-    ratio = min(float(others.sum()) / max(own, 1), MOST_OTHERS * float(policy.tuples[2]))
+    ratio = min(float(others.sum()) / max(own, 1), MOST_OTHERS * float(policy.tuples[bandit.SOURCES_EVER]))
     load = others + ratio * np.maximum(s.window.load - told.window.load, 0)
     before = dict(zip(*(part.tolist() for part in hashtable.entries(told.peers.near)), strict=True))
     keys, counts = hashtable.entries(s.peers.near)
     counts = counts - np.array([before.get(key, 0) for key in keys.tolist()], np.uint64)
     new = (counts > 0) & ~np.isin(keys, policy.keys)
-    return Peers(load, np.array([ratio]), hashtable.filled(keys[new], counts[new]), s.frequency.clock.number.copy())
+    return Peers(
+        load=load,
+        ratio=np.array([ratio]),
+        near=hashtable.filled(keys[new], counts[new]),
+        agreed_in=s.frequency.clock.number.copy(),
+    )

@@ -1,4 +1,4 @@
-"""Gedik's Scan, Redist and Readj: heavy keys one by one, weighing balance against moves; the rest by a ring."""
+"""Gedik's Scan, Redist and Readj: heavy keys are assigned one by one, weighing balance against moves."""
 
 from __future__ import annotations
 
@@ -10,43 +10,41 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skewless.arrays import require, whole
+from skewless.arguments import require, whole
 from skewless.histogram import Histogram
 from skewless.kernels import kernel
 from skewless.kernels.hash import unmix64
-from skewless.partitioners.planner import Planned, Planner, as_policy
+from skewless.planning.planner import Planned, Planner, as_policy
 from skewless.table import RoutingTable
 
 REPLICAS = 100  # points of each worker on the ring
 TURNS = 3  # how often readj may move one key
+LEAST = 3  # where the workers with least begin in Resources.ends
 _NOWHERE = -1
 _NONE = -1
 
 
-class Loads(NamedTuple):
+class Resources(NamedTuple):
     """What heavy keys and workers have of each resource: one row if all are linear, a second one if one is not."""
 
     sizes: NDArray[np.float64]  # [resource, heavy key], heaviest first
     held: NDArray[np.float64]  # [resource, worker]
-    ends: NDArray[np.int64]  # [resource, 6]: the three workers that hold most, most first, and the three with least
+    ends: NDArray[np.int64]  # [resource, 6]: the three workers that hold most; from LEAST on, the three with least
     scale: NDArray[np.float64]  # [resource]: the spread that is just tolerable, theta times the mean
     toll: NDArray[np.float64]  # [1]: the migration penalty of one tuple
 
 
 @dataclass(eq=False)
 class Gedik(Planner):
-    """What the three share: the ring, and the loads that a placement is judged by.
+    """Base class of the three: the ring, and the loads that a plan is judged by.
 
     Light keys go by a consistent ring, the same in every plan and before the first one: switching from hashing to a
     plan moves heavy keys only, and the first plan compares with the ring. A worker's load is what it holds of heavy and
     of light keys. Penalties: that for balance is the geometric mean over state, network and computing of
     (most - least) / (theta x mean); that for migration is moved / (tracked / n), where tracked is all that the heavy
-    keys have. The utility of a placement is their sum; less is better.
+    keys have. The utility of a plan is their sum; less is better.
 
-    heavy: keys placed one by one, per worker.
-    theta: the spread of loads that is tolerable, as a part of the mean.
-    compute: "linear" if computing grows as the tuples of a key do, like state and network, "quadratic" if as their
-        square.
+    heavy, theta, compute: as in `scan`.
     """
 
     splits_keys: ClassVar[bool] = False
@@ -59,17 +57,17 @@ class Gedik(Planner):
     def __post_init__(self) -> None:
         self.heavy = whole("heavy", self.heavy, 1, 1000)
         require(self.theta > 0, f"theta is more than 0, not {self.theta}")
-        known = self.compute in ("linear", "quadratic")
-        require(known, f'compute is "linear" or "quadratic", not {self.compute!r}')
+        valid = self.compute in ("linear", "quadratic")
+        require(valid, f'compute is "linear" or "quadratic", not {self.compute!r}')
         super().__post_init__()
 
     @abstractmethod
-    def settle(self, loads: Loads, old: NDArray[np.int32], places: NDArray[np.int32]) -> None:
-        """Fill in the places of the heavy keys; `loads` has the light keys only."""
+    def settle(self, resources: Resources, old: NDArray[np.int32], workers: NDArray[np.int32]) -> None:
+        """Fills in the workers of the heavy keys; `resources` has the light keys only."""
 
     @cached_property
     def ring(self) -> RoutingTable:
-        """All keys by the ring: hosts lie on it at equal distances, and belong to the next point of a worker."""
+        """The table of the ring alone: hosts lie on it at equal distances and belong to the next point of a worker."""
         plain = RoutingTable.hashed(self.n_workers)
         points = unmix64(np.arange(1, REPLICAS * self.n_workers + 1, dtype=np.uint64))
         order = np.argsort(points)
@@ -81,24 +79,26 @@ class Gedik(Planner):
         fresh = super().fresh()
         return fresh._replace(policy=as_policy(self.ring, fresh.rule))
 
-    def place(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
+    def make_table(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
         n_heavy = min(self.heavy * self.n_workers, histogram.keys.size)
-        keys, light = histogram.keys[:n_heavy], self.ring.places_of(histogram.keys[n_heavy:])
+        keys, light = histogram.keys[:n_heavy], self.ring.main_workers(histogram.keys[n_heavy:])
         powers = (1,) if self.compute == "linear" else (1, 2)
         amounts = np.stack([histogram.counts**power for power in powers])
         held = [np.bincount(light, row, minlength=self.n_workers).astype(np.float64) for row in amounts[:, n_heavy:]]
         held[0] += self.ring.spread(histogram.rest)
         sizes = amounts[:, :n_heavy].copy()
-        loads = Loads(
-            sizes,
-            np.stack(held),
-            np.empty((len(powers), 6), np.int64),
-            self.theta * np.append(histogram.total, amounts[1:].sum(axis=1)) / self.n_workers,
-            np.array([self.n_workers / sizes[0].sum()]),
+        resources = Resources(
+            sizes=sizes,
+            held=np.stack(held),
+            ends=np.empty((len(powers), 6), np.int64),
+            scale=self.theta * np.append(histogram.total, amounts[1:].sum(axis=1)) / self.n_workers,
+            toll=np.array([self.n_workers / sizes[0].sum()]),
         )
-        places = np.full(n_heavy, _NOWHERE, np.int32)
-        self.settle(loads, old.places_of(keys), places)
-        return replace(self.ring, version=old.version).placing(keys, np.arange(n_heavy + 1), places, np.ones(n_heavy))
+        workers = np.full(n_heavy, _NOWHERE, np.int32)
+        self.settle(resources, old.main_workers(keys), workers)
+        return replace(self.ring, version=old.version).with_hot_keys(
+            keys, np.arange(n_heavy + 1), workers, np.ones(n_heavy)
+        )
 
 
 @dataclass(eq=False)
@@ -108,7 +108,7 @@ class Scan(Gedik):
     A move must be worth its cost, so most keys stay; and no light key ever moves. So the worker of the heaviest key
     keeps its part of the light ones, and the imbalance grows with the number of workers.
 
-    heavy: keys placed one by one, per worker.
+    heavy: keys assigned one by one, per worker.
     theta: the spread of loads that is tolerable, as a part of the mean; less of it makes balance more important.
     compute: "linear" if computing grows as the tuples of a key do, like state and network, "quadratic" if as their
         square.
@@ -135,8 +135,8 @@ class Scan(Gedik):
 
     name: ClassVar[str] = "scan"
 
-    def settle(self, loads: Loads, old: NDArray[np.int32], places: NDArray[np.int32]) -> None:
-        _scan(loads, old, places)
+    def settle(self, resources: Resources, old: NDArray[np.int32], workers: NDArray[np.int32]) -> None:
+        _scan(resources, old, workers)
 
 
 @dataclass(eq=False)
@@ -165,15 +165,15 @@ class Redist(Gedik):
 
     name: ClassVar[str] = "redist"
 
-    def settle(self, loads: Loads, old: NDArray[np.int32], places: NDArray[np.int32]) -> None:
-        _redist(loads, old, places)
+    def settle(self, resources: Resources, old: NDArray[np.int32], workers: NDArray[np.int32]) -> None:
+        _redist(resources, old, workers)
 
 
 @dataclass(eq=False)
 class Readj(Gedik):
     """Readj: whole keys; heavy ones stay, but for single moves and swaps that gain most balance per tuple moved.
 
-    It starts from the old placement, and stops when no step lowers the balance penalty by more than the migration
+    It starts from the old plan, and stops when no step lowers the balance penalty by more than the migration
     penalty of what it moves. It moves least of the three. The parameters and the ring are those of `scan`.
 
     >>> import skewless
@@ -191,47 +191,47 @@ class Readj(Gedik):
     Gedik: Partitioning functions for stateful data parallelism in stream processing. VLDB Journal 23(4), 2014.
 
     Departures from the paper: light keys count, as in `scan`. A key takes part in 3 steps at most. A step pays for
-    what it moves even if that returns a key to where it was.
+    what it moves even if that returns a key to its former worker.
     """
 
     name: ClassVar[str] = "readj"
 
-    def settle(self, loads: Loads, old: NDArray[np.int32], places: NDArray[np.int32]) -> None:
-        places[:] = old
-        _readj(loads, places, np.zeros(old.size, np.int64))
+    def settle(self, resources: Resources, old: NDArray[np.int32], workers: NDArray[np.int32]) -> None:
+        workers[:] = old
+        _readj(resources, workers, np.zeros(old.size, np.int64))
 
 
 @kernel
-def _scan(s: Loads, old: NDArray[np.int32], places: NDArray[np.int32]) -> None:
+def _scan(s: Resources, old: NDArray[np.int32], workers: NDArray[np.int32]) -> None:
     for key in range(old.size):
         _find_ends(s)
-        _, places[key] = _best(s, key, old[key], 0.0)
-        _shift(s, key, _NONE, _NOWHERE, places[key])
+        _, workers[key] = _best(s, key, old[key], 0.0)
+        _shift(s, key, _NONE, _NOWHERE, workers[key])
 
 
 @kernel
-def _redist(s: Loads, old: NDArray[np.int32], places: NDArray[np.int32]) -> None:
+def _redist(s: Resources, old: NDArray[np.int32], workers: NDArray[np.int32]) -> None:
     moved = 0.0
     for _ in range(old.size):
         _find_ends(s)
-        least, chosen, place = np.inf, 0, 0
+        least, chosen, worker = np.inf, 0, 0
         for key in range(old.size):
-            if places[key] == _NOWHERE:
+            if workers[key] == _NOWHERE:
                 utility, target = _best(s, key, old[key], moved)
                 if utility / s.sizes[0, key] < least:
-                    least, chosen, place = utility / s.sizes[0, key], key, target
-        places[chosen] = place
-        _shift(s, chosen, _NONE, _NOWHERE, place)
-        if place != old[chosen]:
+                    least, chosen, worker = utility / s.sizes[0, key], key, target
+        workers[chosen] = worker
+        _shift(s, chosen, _NONE, _NOWHERE, worker)
+        if worker != old[chosen]:
             moved += s.sizes[0, chosen]
 
 
 @kernel
-def _best(s: Loads, key: int, old: int, moved: float) -> tuple[float, int]:
-    """The least utility that placing a key can give, and where; `moved` tuples were moved before it."""
+def _best(s: Resources, key: int, old: int, moved: float) -> tuple[float, int]:
+    """Returns the least utility of assigning a key, and to which worker; `moved` tuples were moved before it."""
     least, best = _penalty(s, key, _NONE, _NOWHERE, old) + moved * s.toll[0], old
     for resource in range(s.held.shape[0]):
-        target = s.ends[resource, 3]
+        target = s.ends[resource, LEAST]
         if target != old:
             utility = _penalty(s, key, _NONE, _NOWHERE, target) + (moved + s.sizes[0, key]) * s.toll[0]
             if utility < least:
@@ -240,52 +240,52 @@ def _best(s: Loads, key: int, old: int, moved: float) -> tuple[float, int]:
 
 
 @kernel
-def _readj(s: Loads, places: NDArray[np.int32], turns: NDArray[np.int64]) -> None:
-    """`places` has the old ones."""
-    for key in range(places.size):
-        _shift(s, key, _NONE, _NOWHERE, places[key])
+def _readj(s: Resources, workers: NDArray[np.int32], turns: NDArray[np.int64]) -> None:
+    """Moves and swaps keys as long as that helps; `workers` has the old ones at first."""
+    for key in range(workers.size):
+        _shift(s, key, _NONE, _NOWHERE, workers[key])
     key = 0
     while key != _NONE:
-        key, partner, target = _best_step(s, places, turns)
+        key, partner, target = _best_step(s, workers, turns)
         if key != _NONE:
-            _shift(s, key, partner, places[key], target)
+            _shift(s, key, partner, workers[key], target)
             if partner != _NONE:
-                places[partner] = places[key]
+                workers[partner] = workers[key]
                 turns[partner] += 1
-            places[key] = target
+            workers[key] = target
             turns[key] += 1
 
 
 @kernel
-def _best_step(s: Loads, places: NDArray[np.int32], turns: NDArray[np.int64]) -> tuple[int, int, int]:
-    """The key to move, the partner that it changes places with, if any, and where it goes; no key if nothing helps.
+def _best_step(s: Resources, workers: NDArray[np.int32], turns: NDArray[np.int64]) -> tuple[int, int, int]:
+    """Returns the key to move, the partner that it swaps with, if any, and its new worker; no key if nothing helps.
 
     A spread can become smaller only if the worker with most or that with least is part of the step.
     """
-    n_keys, n_workers = places.size, s.held.shape[1]
+    n_keys, n_workers = workers.size, s.held.shape[1]
     _find_ends(s)
-    now = _penalty(s, 0, 0, _NOWHERE, places[0])  # key 0 for itself: nothing changes
+    now = _penalty(s, 0, 0, _NOWHERE, workers[0])  # key 0 for itself: nothing changes
     best = (_NONE, _NONE, _NOWHERE)
     most, best_number = s.toll[0], 0
     for end in range(2 * s.held.shape[0]):
-        extreme = s.ends[end // 2, end % 2 * 3]
+        extreme = s.ends[end // 2, end % 2 * LEAST]
         for key in range(n_keys):
             if turns[key] == TURNS:
                 continue
-            # Options are workers to move to, then keys to change places with.
-            options = range(n_workers + n_keys) if places[key] == extreme else range(extreme, extreme + 1)
+            # Options are workers to move to, then keys to swap with.
+            options = range(n_workers + n_keys) if workers[key] == extreme else range(extreme, extreme + 1)
             for option in options:
                 first, second, target = key, _NONE, option
                 if option >= n_workers:
                     other = option - n_workers
                     first, second = min(key, other), max(key, other)
-                    target = places[second]
+                    target = workers[second]
                     if turns[other] == TURNS:
                         continue
-                if target == places[first]:
+                if target == workers[first]:
                     continue
                 moved = s.sizes[0, first] + (0.0 if second == _NONE else s.sizes[0, second])
-                gain = (now - _penalty(s, first, second, places[first], target)) / moved
+                gain = (now - _penalty(s, first, second, workers[first], target)) / moved
                 number = first * (n_workers + n_keys) + (target if second == _NONE else n_workers + second)
                 if gain > most or (gain == most and number < best_number):
                     most, best_number = gain, number
@@ -294,8 +294,8 @@ def _best_step(s: Loads, places: NDArray[np.int32], turns: NDArray[np.int64]) ->
 
 
 @kernel
-def _penalty(s: Loads, key: int, partner: int, source: int, target: int) -> float:
-    """The balance penalty if a key went from source to target, and a partner the other way."""
+def _penalty(s: Resources, key: int, partner: int, source: int, target: int) -> float:
+    """Returns the balance penalty if a key went from source to target, and a partner the other way."""
     first = second = 0.0
     for resource in range(s.held.shape[0]):
         amount = s.sizes[resource, key]
@@ -316,7 +316,7 @@ def _penalty(s: Loads, key: int, partner: int, source: int, target: int) -> floa
 
 
 @kernel
-def _shift(s: Loads, key: int, partner: int, source: int, target: int) -> None:
+def _shift(s: Resources, key: int, partner: int, source: int, target: int) -> None:
     for resource in range(s.held.shape[0]):
         amount = s.sizes[resource, key]
         if partner != _NONE:
@@ -327,19 +327,19 @@ def _shift(s: Loads, key: int, partner: int, source: int, target: int) -> None:
 
 
 @kernel
-def _find_ends(s: Loads) -> None:
+def _find_ends(s: Resources) -> None:
     for resource in range(s.held.shape[0]):
         held, ends = s.held[resource], s.ends[resource]
         for rank in range(6):
             ends[rank] = _NOWHERE
         for worker in range(held.size):
-            _enter(held, ends[:3], worker, 1.0)
-            _enter(held, ends[3:], worker, -1.0)
+            _enter(held, ends[:LEAST], worker, 1.0)
+            _enter(held, ends[LEAST:], worker, -1.0)
 
 
 @kernel
 def _enter(held: NDArray[np.float64], ends: NDArray[np.int64], worker: int, sign: float) -> None:
-    """Put a worker among the three at one end, if it belongs there; the first of equals goes first."""
+    """Puts a worker among the three at one end, if it belongs there; the first of equals goes first."""
     rank = 3
     while rank > 0 and (ends[rank - 1] == _NOWHERE or sign * held[worker] > sign * held[ends[rank - 1]]):
         rank -= 1

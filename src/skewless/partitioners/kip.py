@@ -1,4 +1,4 @@
-"""KIP, the key isolator partitioner of Dynamic Repartitioning: heavy keys one by one, the rest by hosts."""
+"""KIP, the key isolator partitioner of Dynamic Repartitioning: it assigns heavy keys one by one, the rest by hosts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from skewless.arrays import require, whole
+from skewless.arguments import require, whole
 from skewless.histogram import Histogram
 from skewless.kernels import kernel
-from skewless.moves import Moving
-from skewless.partitioners.planner import Planner
+from skewless.migration import Moving
+from skewless.planning.planner import Planner
 from skewless.table import RoutingTable
 
 MOVING = Moving()  # as costly as processing, for a plan that serves ten batches
@@ -20,12 +20,12 @@ MOVING = Moving()  # as costly as processing, for a plan that serves ten batches
 
 @dataclass(eq=False)
 class Kip(Planner):
-    """KIP: whole keys; a heavy key stays where it is if there is room, else its hash place, else where least is.
+    """KIP: whole keys; a heavy key stays if there is room, else goes to its hash worker, else to the least loaded.
 
-    No worker should get more than the heaviest key alone, or an even part, and a little. Heavy keys are placed first;
-    then hosts, which carry all other keys, leave the workers that are too full. What need not move does not.
+    No worker should get more than the heaviest key alone, or an even part, and a little. Heavy keys come first; then
+    hosts, which carry all other keys, leave the workers that are too full. What need not move does not.
 
-    heavy: keys placed one by one, per worker (lambda).
+    heavy: keys assigned one by one, per worker (lambda).
     slack: how much above the least possible a worker may be (epsilon), as a part of it.
     moving: what it costs to move keys; a plan that gains less over the coming batches gives way to the table in force.
 
@@ -62,35 +62,34 @@ class Kip(Planner):
         require(0 <= self.slack <= 1, f"slack is between 0 and 1, not {self.slack}")
         super().__post_init__()
 
-    def place(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
+    def make_table(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
         n_heavy = min(self.heavy * self.n_workers, histogram.keys.size)
         keys, shares = histogram.keys[:n_heavy], histogram.counts / histogram.total
         host_shares = histogram.by_host(old, n_heavy) / histogram.total
         hashed = old.hosts[old.host_of(keys)]
-        places, hosts = old.places_of(keys), old.hosts.copy()
+        workers, hosts = old.main_workers(keys), old.hosts.copy()
         most = max(1 / self.n_workers, float(shares[0])) * (1 + self.slack)
-        update(shares[:n_heavy], hashed, places, host_shares, hosts, np.zeros(self.n_workers), most)
-        placed = replace(old, hosts=hosts)
-        return placed.placing(keys, np.arange(n_heavy + 1), places, np.ones(n_heavy))
+        update(shares[:n_heavy], hashed, workers, host_shares, hosts, np.zeros(self.n_workers), most)
+        return replace(old, hosts=hosts).with_hot_keys(keys, np.arange(n_heavy + 1), workers, np.ones(n_heavy))
 
 
 @kernel
 def update(
     shares: NDArray[np.float64],
     hashed: NDArray[np.int32],
-    places: NDArray[np.int32],
+    workers: NDArray[np.int32],
     host_shares: NDArray[np.float64],
     hosts: NDArray[np.int32],
     load: NDArray[np.float64],
     most: float,
 ) -> None:
-    """Algorithm 1, KIPUPDATE: changes the places of heavy keys and hosts in place; `load` comes empty."""
+    """Updates the workers of heavy keys and of hosts (algorithm 1, KIPUPDATE); `load` comes empty."""
     for key in range(shares.size):  # l. 3
-        if load[places[key]] + shares[key] > most:  # l. 4, 5: where it was
-            places[key] = hashed[key]
-            if load[places[key]] + shares[key] > most:  # l. 7, 8: where it would be if it were not heavy
-                places[key] = _least(load)  # l. 10
-        load[places[key]] += shares[key]
+        if load[workers[key]] + shares[key] > most:  # l. 4, 5: where it was
+            workers[key] = hashed[key]
+            if load[workers[key]] + shares[key] > most:  # l. 7, 8: where it would be if it were not heavy
+                workers[key] = _least(load)  # l. 10
+        load[workers[key]] += shares[key]
     for host in range(hosts.size):  # l. 11 to 13
         load[hosts[host]] += host_shares[host]
     for host in range(hosts.size):  # l. 14, 15

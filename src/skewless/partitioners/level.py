@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skewless.arrays import Keys, Times, Workers, require
+from skewless.arguments import require
+from skewless.arrays import Keys, Times, Workers
 from skewless.histogram import Histogram
 from skewless.kernels import kernel
-from skewless.moves import Moving, Verdict, worth_it
+from skewless.migration import Moving, Verdict, worth_it
 from skewless.partitioner import NO_TIMES
-from skewless.partitioners.planner import Planned, Planner, Policy, planned_place
+from skewless.planning.planner import Planned, Planner, Policy, planned_worker
 from skewless.table import HOT, RoutingTable
 
 POURED = 0.02  # at least this share of all tuples is in keys that may be split, to even out what hosts leave uneven
@@ -33,9 +34,9 @@ class Level(Planner):
     are even in keys too.
 
     The batch that was planned goes by the plan, tuple for tuple. So does what comes after it, until the next plan, but
-    a worker that chance or change has given its part and two standard deviations more passes further tuples on to the
-    one that is farthest below its own: loads stay level on batches that nobody has seen, for a few more fragments.
-    Tables cannot do that: by them, the next batch is level but for what chance does to it and did to the batches seen.
+    a worker that got its part and two standard deviations more passes further tuples on to the one that is farthest
+    below its own: loads stay level on unseen batches, for a few more fragments. Tables cannot do that: under a table
+    the next batch is level up to chance.
 
     split: False keeps every key whole: bin packing with affinity, within half a percent of the longest-processing-time
         rule or as good as it, whatever must move for that.
@@ -53,11 +54,10 @@ class Level(Planner):
     >>> round(m.imbalance_ratio, 2), m.keys, m.fragments
     (1.0, 2285, 2300)
 
-    It is nobody's but ours. McNaughton: Scheduling with deadlines and loss functions. Management Science 6(1), 1959.
+    Source: our own. McNaughton: Scheduling with deadlines and loss functions. Management Science 6(1), 1959.
     """
 
     name: ClassVar[str] = "level"
-    splits_keys: ClassVar[bool] = True
 
     split: bool = True
     even: bool = False
@@ -70,13 +70,17 @@ class Level(Planner):
         super().__post_init__()
         require(self.key_cost >= 0, f"key_cost is 0 tuples or more, not {self.key_cost}")
         if self.speeds is not None:
-            given = len(self.speeds)
-            require(given == self.n_workers, f"every worker has a speed: {self.n_workers} workers, {given} speeds")
+            n_speeds = len(self.speeds)
+            require(
+                n_speeds == self.n_workers, f"every worker has a speed: {self.n_workers} workers, {n_speeds} speeds"
+            )
             require(min(self.speeds) > 0, f"a speed is more than 0, not {min(self.speeds)}")
-        if not self.split:
-            self.__dict__["splits_keys"] = False
 
-    def place(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
+    @property
+    def splits_keys(self) -> bool:
+        return self.split
+
+    def make_table(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
         n_hot = self._n_hot(histogram)
         hot, sizes = histogram.keys[:n_hot], histogram.counts[:n_hot]
         host_sizes = histogram.by_host(old, n_hot, self.key_cost)
@@ -86,18 +90,18 @@ class Level(Planner):
             total = host_sizes.sum() + sizes.sum() + self.key_cost * (n_hot + self.n_workers - 1)
             hosts, room = _keep(host_sizes, old.hosts, share * total)
             starts, workers, poured = _pour(hot, sizes, (self.key_cost, 1e-9 * total), room, old)
-            return replace(old, hosts=hosts).placing(hot, starts, workers, poured)
-        places = _packed(
+            return replace(old, hosts=hosts).with_hot_keys(hot, starts, workers, poured)
+        assigned = _packed(
             np.concatenate((sizes + self.key_cost, host_sizes)),
-            np.concatenate((old.places_of(hot), old.hosts)),
+            np.concatenate((old.main_workers(hot), old.hosts)),
             share,
             self.even,
         )
-        bare = replace(old, hosts=places[n_hot:])
-        return bare.placing(hot, np.arange(n_hot + 1), places[:n_hot], np.ones(n_hot))
+        bare = replace(old, hosts=assigned[n_hot:])
+        return bare.with_hot_keys(hot, np.arange(n_hot + 1), assigned[:n_hot], np.ones(n_hot))
 
     def noted(self, plan: RoutingTable, histogram: Histogram) -> NDArray[np.float64]:
-        """What each worker gets of the batch, and how much more it may get; nothing, if tuples have nowhere to go."""
+        """Returns [load of each worker in the batch, how much more it may get]; empty if keys are not split."""
         loads = plan.loads(histogram.keys, histogram.counts, histogram.rest)
         if not self.split or histogram.total < self.n_workers:
             return np.empty(0)
@@ -124,7 +128,7 @@ class Level(Planner):
         return worth_it(old, new, histogram, moving, speeds=speeds, key_cost=self.key_cost)
 
     def _n_hot(self, histogram: Histogram) -> int:
-        """Keys with more than 1 / (10 n) of all tuples; some more, if those together are too few to pour."""
+        """Returns how many keys to pour: those above 1 / (10 n) of all tuples, and more if these are too few."""
         enough = int(np.searchsorted(np.cumsum(histogram.counts), POURED * histogram.total)) + 1
         least = min(enough, 2 * HOT * self.n_workers, histogram.keys.size)
         return max(histogram.heavier_than(1 / (HOT * self.n_workers)), least)
@@ -132,16 +136,20 @@ class Level(Planner):
 
 @kernel
 def _follow_with_room(s: Planned, keys: Keys, times: Times, workers: Workers, start: int) -> int:
-    """By the plan, as long as its worker has room; the room of each comes anew after as many tuples as were planned."""
+    """Follows the plan as long as its worker has room; all workers get new room after as many tuples as were planned.
+
+    State.memo is [room of each worker, tuples until there is new room]; Policy.memo is what `noted` returns.
+    """
     n = s.memo.size - 1
-    room, loads, spare = s.memo[:n], s.policy.memo[:n], s.policy.memo[n:]
+    room, unspent = s.memo[:n], s.memo[n:]
+    loads, spare = s.policy.memo[:n], s.policy.memo[n:]
     for i in range(start, keys.size):
-        if s.memo[n] < 1.0:
+        if unspent[0] < 1.0:
             for worker in range(n):
                 room[worker] += loads[worker]
-                s.memo[n] += loads[worker]
-        s.memo[n] -= 1.0
-        worker = planned_place(s, keys[i])
+                unspent[0] += loads[worker]
+        unspent[0] -= 1.0
+        worker = planned_worker(s, keys[i])
         if room[worker] <= -spare[worker]:
             worker = roomiest(room)
         room[worker] -= 1.0
@@ -150,12 +158,12 @@ def _follow_with_room(s: Planned, keys: Keys, times: Times, workers: Workers, st
 
 
 def _keep(
-    sizes: NDArray[np.float64], places: NDArray[np.int32], room: NDArray[np.float64]
+    sizes: NDArray[np.float64], old: NDArray[np.int32], room: NDArray[np.float64]
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Hosts where they were as long as there is room, heaviest first, else where most room is; and the room left."""
+    """Assigns hosts, heaviest first, to their old worker if it has room, else to the roomiest; returns the room too."""
     room = room.copy()
     new = np.full(sizes.size, _NONE)
-    _keep_hosts(np.argsort(-sizes, kind="stable"), sizes, places, room, new)
+    _keep_hosts(np.argsort(-sizes, kind="stable"), sizes, old, room, new)
     return new, room
 
 
@@ -163,14 +171,14 @@ def _keep(
 def _keep_hosts(
     order: NDArray[np.int64],
     sizes: NDArray[np.float64],
-    places: NDArray[np.int32],
+    old: NDArray[np.int32],
     room: NDArray[np.float64],
     new: NDArray[np.int32],
 ) -> None:
     for host in order:
-        if sizes[host] <= room[places[host]]:
-            new[host] = places[host]
-            room[places[host]] -= sizes[host]
+        if sizes[host] <= room[old[host]]:
+            new[host] = old[host]
+            room[old[host]] -= sizes[host]
     for host in order:
         if new[host] < 0:
             new[host] = roomiest(room)
@@ -179,6 +187,7 @@ def _keep_hosts(
 
 @kernel
 def roomiest(room: NDArray[np.float64]) -> int:
+    """Returns the worker with the most room, the lowest on ties."""
     best = 0
     for worker in range(1, room.size):
         if room[worker] > room[best]:
@@ -193,15 +202,23 @@ def _pour(
     room: NDArray[np.float64],
     old: RoutingTable,
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float64]]:
-    """Fragments of each key: where they start, their workers, their sizes."""
-    former = [sorted(places, key=lambda worker: -places[worker]) for places in map(old.places, keys.tolist())]
+    """Returns the fragments of each key: where they start, their workers, their sizes."""
+    former = [sorted(shares, key=lambda worker: -shares[worker]) for shares in map(old.shares, keys.tolist())]
     former_starts = np.cumsum([0, *map(len, former)])
     former_workers = np.array([worker for workers in former for worker in workers], np.int32)
-    starts = np.zeros(keys.size + 1, np.int64)
     most = keys.size + room.size
-    workers, poured = np.empty(most, np.int32), np.empty(most)
-    _pour_keys(sizes, cost_and_dust, room, former_starts, former_workers, starts, workers, poured)
-    return starts, workers[: starts[-1]], poured[: starts[-1]]
+    out = _Fragments(np.zeros(keys.size + 1, np.int64), np.empty(most, np.int32), np.empty(most))
+    _pour_keys(sizes, cost_and_dust, room, former_starts, former_workers, out)
+    size = out.starts[-1]
+    return out.starts, out.workers[:size], out.poured[:size]
+
+
+class _Fragments(NamedTuple):
+    """Room for the fragments that `_pour_keys` makes."""
+
+    starts: NDArray[np.int64]  # of the fragments of each key
+    workers: NDArray[np.int32]
+    poured: NDArray[np.float64]  # size of each fragment
 
 
 @kernel
@@ -211,11 +228,10 @@ def _pour_keys(
     room: NDArray[np.float64],
     former_starts: NDArray[np.int64],
     former_workers: NDArray[np.int32],
-    starts: NDArray[np.int64],
-    workers: NDArray[np.int32],
-    poured: NDArray[np.float64],
+    out: _Fragments,
 ) -> None:
     key_cost, dust = cost_and_dust
+    starts, workers, poured = out.starts, out.workers, out.poured
     at = 0
     for key in range(sizes.size):
         left = sizes[key]
@@ -241,27 +257,27 @@ def _pour_keys(
 
 @kernel
 def _tightest(room: NDArray[np.float64], size: float) -> int:
-    """The worker with the least room that still is enough; the one with most room if none is enough."""
-    best, found = roomiest(room), False
+    """Returns the worker with the least room that is enough; the one with most room if none has enough."""
+    best, fits = roomiest(room), False
     for worker in range(room.size):
-        if room[worker] >= size and (not found or room[worker] < room[best]):
-            best, found = worker, True
+        if room[worker] >= size and (not fits or room[worker] < room[best]):
+            best, fits = worker, True
     return best
 
 
 def _packed(
-    sizes: NDArray[np.float64], places: NDArray[np.int32], share: NDArray[np.float64], even: bool
+    sizes: NDArray[np.float64], old: NDArray[np.int32], share: NDArray[np.float64], even: bool
 ) -> NDArray[np.int32]:
-    """Whole items on workers: as few moved as lets the fullest stay near what longest-processing-time gives.
+    """Assigns whole items to workers: moves few, but keeps the fullest near that of longest-processing-time.
 
-    even: so must the fullest of those without an item that is more than a worker's part by itself.
+    even: the same holds for the fullest of the workers without an item that exceeds a worker's part by itself.
     """
     order = np.argsort(-sizes, kind="stable")
     new, load = np.empty(sizes.size, np.int32), np.empty(share.size)
-    _pack(order, sizes, places, share, 0.0, load, new)
+    _pack(order, sizes, old, share, 0.0, load, new)
     by_rule, best = new.copy(), _fullest(sizes, new, share, load)
-    for kept in (1.0, 0.97, 0.9, 0.75, 0.5):
-        _pack(order, sizes, places, share, best[even] * kept, load, new)
+    for part in (1.0, 0.97, 0.9, 0.75, 0.5):
+        _pack(order, sizes, old, share, best[even] * part, load, new)
         fullest = _fullest(sizes, new, share, load)
         if fullest[0] <= NEAR * best[0] and (not even or fullest[1] <= NEAR * best[1]):
             return new
@@ -269,12 +285,12 @@ def _packed(
 
 
 def _fullest(
-    sizes: NDArray[np.float64], places: NDArray[np.int32], share: NDArray[np.float64], load: NDArray[np.float64]
+    sizes: NDArray[np.float64], old: NDArray[np.int32], share: NDArray[np.float64], load: NDArray[np.float64]
 ) -> tuple[float, float]:
-    """The height (load / share) of the fullest worker, and of the fullest without a giant: 0 if all have one."""
-    giants = sizes > sizes.sum() * share[places]
+    """Returns the height (load / share) of the fullest worker, and of the fullest without a giant (0: all have one)."""
+    giants = sizes > sizes.sum() * share[old]
     shared = np.ones(share.size, np.bool_)
-    shared[places[giants]] = False
+    shared[old[giants]] = False
     heights = load / share
     return float(heights.max()), float(heights[shared].max(initial=0.0))
 
@@ -283,26 +299,26 @@ def _fullest(
 def _pack(
     order: NDArray[np.int64],
     sizes: NDArray[np.float64],
-    places: NDArray[np.int32],
+    old: NDArray[np.int32],
     share: NDArray[np.float64],
     height: float,
     load: NDArray[np.float64],
     new: NDArray[np.int32],
 ) -> None:
-    """Items keep their place up to a height (load / share); then, heaviest first, each to where it ends lowest.
+    """Keeps items on their workers up to a height (load / share); the others go, heaviest first, where they end lowest.
 
-    Height 0 keeps nothing in its place: that is the rule itself.
+    Height 0 keeps no item: that is the longest-processing-time rule itself.
     """
     for worker in range(load.size):
         load[worker] = 0.0
     for item in order:
         new[item] = -1
-        room = height * share[places[item]]
-        alone = height > 0.0 and load[places[item]] == 0.0
-        # Empty hosts stay where they are: all of them would find the same worker the lowest.
-        if sizes[item] == 0.0 or load[places[item]] + sizes[item] <= room or (alone and sizes[item] > room):
-            new[item] = places[item]
-            load[places[item]] += sizes[item]
+        room = height * share[old[item]]
+        alone = height > 0.0 and load[old[item]] == 0.0
+        # Empty hosts stay: all of them would find the same worker the lowest.
+        if sizes[item] == 0.0 or load[old[item]] + sizes[item] <= room or (alone and sizes[item] > room):
+            new[item] = old[item]
+            load[old[item]] += sizes[item]
     for item in order:
         if new[item] < 0:
             lowest = 0

@@ -8,40 +8,43 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skewless.arrays import require, whole
+from skewless.arguments import require, whole
 from skewless.histogram import Histogram
 from skewless.kernels import kernel
-from skewless.partitioners.planner import Planner
+from skewless.planning.planner import Planner
 from skewless.table import RoutingTable
 
 NEAR = 0.001  # how near to the smallest bound that works, as a part of the mean
-EASE = 0.03  # how much above that bound the old places may be, to be left as they are
-PATIENCE = 4  # keys that may leave their places in one try, per entry of the table
+EASE = 0.03  # how much above that bound the old plan may be and still be kept
+PATIENCE = 4  # keys that may leave their workers in one try, per entry of the table
 _NONE = -1
 
 
-class Work(NamedTuple):
-    """Keys are numbered as in the histogram, heaviest first: of two keys the one with the lower number is heavier."""
+class Packing(NamedTuple):
+    """A plan in the making. Keys are numbered as in the histogram: of two keys, the lower number is the heavier one."""
 
     counts: NDArray[np.float64]
     hashed: NDArray[np.int32]
-    places: NDArray[np.int32]
+    workers: NDArray[np.int32]
     load: NDArray[np.float64]
     first: NDArray[np.int64]  # of each worker: its heaviest key
     following: NDArray[np.int64]  # of each key: the next lighter one on its worker
-    queue: NDArray[np.int64]  # a heap of keys that need a place, heaviest first
-    queued: NDArray[np.int64]  # [2]: how many are in the queue, and how many have ever been
+    queue: NDArray[np.int64]  # a heap of keys that need a worker, heaviest first
+    queued: NDArray[np.int64]  # [WAITING, EVER]
     tried: NDArray[np.bool_]
+
+
+WAITING, EVER = range(2)  # of Packing.queued: keys in the queue now, and keys that were ever in it
 
 
 @dataclass(eq=False)
 class Mixed(Planner):
-    """Mixed: whole keys by hashing, but for a table of few that even out the loads; rebuilt as far as it must be.
+    """Mixed: whole keys, hashed except for a small table that evens out the loads and changes only as far as needed.
 
     Every load should be at most 1 + theta times the mean. Keys leave the workers that are too full, heaviest first, and
     go, heaviest first, to the least loaded; where that has no room, smaller keys make room and go on themselves. A key
-    that is not at its hash place takes an entry. If there are too many, the cheapest entries of the old table are
-    given up before all this: their keys go back to their hash places. Hosts never move.
+    that is not on its hash worker takes an entry. If there are too many, the cheapest entries of the old table are
+    given up before all this: their keys go back to their hash workers. Hosts never move.
 
     heavy: entries of the table, per worker, as many as kip has (A_max).
     theta: how much above the mean a worker may be; more if the table is too small for that. None: as little as can be.
@@ -62,7 +65,7 @@ class Mixed(Planner):
 
     Departures from the paper: a bound that cannot be had gives way to the smallest that can, found by halving; what is
     cheap to move is what is light, as state grows with tuples. The number of entries given up doubles from try to try.
-    A bound under which more than four times as many keys leave their places as the table has entries is taken for one
+    A bound under which more than four times as many keys leave their workers as the table has entries is taken for one
     that cannot be had. Entries for keys that are no longer counted are dropped. The old table stays if it is within 3
     percent of the smallest bound: else noise would now and then move the heaviest key.
     """
@@ -79,29 +82,29 @@ class Mixed(Planner):
         require(self.theta is None or self.theta >= 0, f"theta is None, or 0 or more, not {self.theta}")
         super().__post_init__()
 
-    def place(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
+    def make_table(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
         keys, counts = histogram.keys, histogram.counts
-        hashed, places = old.hosts[old.host_of(keys)], old.places_of(keys)
+        hashed, workers = old.hosts[old.host_of(keys)], old.main_workers(keys)
         mean = histogram.total / self.n_workers
         low = max(mean * (1 + (self.theta or 0.0)), float(counts[0]))
         rest = old.spread(histogram.rest)
         high = float((rest + np.bincount(hashed, counts, minlength=self.n_workers)).max())
-        best = self._within(low, rest, counts, hashed, places)
+        best = self._within(low, rest, counts, hashed, workers)
         if best is None:
             best = hashed
             while high - low > NEAR * mean:
                 middle = (low + high) / 2
-                found = self._within(middle, rest, counts, hashed, places)
-                if found is None:
+                tried = self._within(middle, rest, counts, hashed, workers)
+                if tried is None:
                     low = middle
                 else:
-                    best, high = found, middle
-            now = float((rest + np.bincount(places, counts, minlength=self.n_workers)).max())
+                    best, high = tried, middle
+            now = float((rest + np.bincount(workers, counts, minlength=self.n_workers)).max())
             if now <= (1 + EASE) * high:
-                kept = self._within(now, rest, counts, hashed, places)
-                best = best if kept is None else kept
+                unchanged = self._within(now, rest, counts, hashed, workers)
+                best = best if unchanged is None else unchanged
         routed = np.flatnonzero(best != hashed)
-        return old.placing(keys[routed], np.arange(routed.size + 1), best[routed], np.ones(routed.size))
+        return old.with_hot_keys(keys[routed], np.arange(routed.size + 1), best[routed], np.ones(routed.size))
 
     def _within(
         self,
@@ -111,41 +114,41 @@ class Mixed(Planner):
         hashed: NDArray[np.int32],
         old: NDArray[np.int32],
     ) -> NDArray[np.int32] | None:
-        """Places under which no worker has more than the bound; None if the table has no room for such."""
+        """Returns workers of keys such that none has more than the bound; None if the table has no room for that."""
         routed, most = np.flatnonzero(old != hashed), self.heavy * self.n_workers
         cleaned = 0
         while True:
-            places = old.copy()
-            places[routed[routed.size - cleaned :]] = hashed[routed[routed.size - cleaned :]]  # phase 1
-            work = Work(
-                counts,
-                hashed,
-                places,
-                rest + np.bincount(places, counts, minlength=self.n_workers),
-                np.full(self.n_workers, _NONE),
-                np.empty(counts.size, np.int64),
-                np.empty(PATIENCE * most, np.int64),
-                np.zeros(2, np.int64),
-                np.empty(self.n_workers, np.bool_),
+            workers = old.copy()
+            workers[routed[routed.size - cleaned :]] = hashed[routed[routed.size - cleaned :]]  # phase 1
+            packing = Packing(
+                counts=counts,
+                hashed=hashed,
+                workers=workers,
+                load=rest + np.bincount(workers, counts, minlength=self.n_workers),
+                first=np.full(self.n_workers, _NONE),
+                following=np.empty(counts.size, np.int64),
+                queue=np.empty(PATIENCE * most, np.int64),
+                queued=np.zeros(2, np.int64),
+                tried=np.empty(self.n_workers, np.bool_),
             )
-            if _settle(work, bound) and np.count_nonzero(places != hashed) <= most:
-                return places
+            if _settle(packing, bound) and np.count_nonzero(workers != hashed) <= most:
+                return workers
             if cleaned == routed.size:
                 return None
             cleaned = min(2 * cleaned + 1, routed.size)
 
 
 @kernel
-def _settle(s: Work, bound: float) -> bool:
-    """Phases 2 and 3; False if a key finds no place, or too many would have to move."""
+def _settle(s: Packing, bound: float) -> bool:
+    """Runs phases 2 and 3; returns False if a key finds no worker, or too many would have to move."""
     for key in range(s.counts.size - 1, -1, -1):
-        s.following[key] = s.first[s.places[key]]
-        s.first[s.places[key]] = key
+        s.following[key] = s.first[s.workers[key]]
+        s.first[s.workers[key]] = key
     for worker in range(s.load.size):
         while s.load[worker] > bound:
             if s.first[worker] == _NONE or not _take(s, worker, _NONE):
                 return False
-    while s.queued[0] > 0:
+    while s.queued[WAITING] > 0:
         key = _pop(s)
         worker = _roomiest(s, key, bound)
         if worker == _NONE:
@@ -159,8 +162,8 @@ def _settle(s: Work, bound: float) -> bool:
 
 
 @kernel
-def _roomiest(s: Work, key: int, bound: float) -> int:
-    """The least loaded worker that has room for a key, or has it once smaller ones have left."""
+def _roomiest(s: Packing, key: int, bound: float) -> int:
+    """Returns the least loaded worker that has room for a key, or has it once smaller keys have left."""
     for worker in range(s.load.size):
         s.tried[worker] = False
     for _ in range(s.load.size):
@@ -181,8 +184,8 @@ def _roomiest(s: Work, key: int, bound: float) -> int:
 
 
 @kernel
-def _before(s: Work, worker: int, key: int) -> int:
-    """The last key of a worker that is not smaller than this one."""
+def _before(s: Packing, worker: int, key: int) -> int:
+    """Returns the last key of a worker that is not smaller than this one."""
     before, smaller = _NONE, s.first[worker]
     while smaller != _NONE and s.counts[smaller] >= s.counts[key]:
         before, smaller = smaller, s.following[smaller]
@@ -190,9 +193,9 @@ def _before(s: Work, worker: int, key: int) -> int:
 
 
 @kernel
-def _take(s: Work, worker: int, before: int) -> bool:
-    """Take the key after this one from a worker to the queue; False if the queue is at its end."""
-    if s.queued[1] == s.queue.size:
+def _take(s: Packing, worker: int, before: int) -> bool:
+    """Moves the key after `before` from a worker to the queue; returns False if the queue has no room."""
+    if s.queued[EVER] == s.queue.size:
         return False
     if before == _NONE:
         key = s.first[worker]
@@ -201,9 +204,9 @@ def _take(s: Work, worker: int, before: int) -> bool:
         key = s.following[before]
         s.following[before] = s.following[key]
     s.load[worker] -= s.counts[key]
-    at = s.queued[0]
-    s.queued[0] += 1
-    s.queued[1] += 1
+    at = s.queued[WAITING]
+    s.queued[WAITING] += 1
+    s.queued[EVER] += 1
     while at > 0 and s.queue[(at - 1) // 2] > key:
         s.queue[at] = s.queue[(at - 1) // 2]
         at = (at - 1) // 2
@@ -212,13 +215,13 @@ def _take(s: Work, worker: int, before: int) -> bool:
 
 
 @kernel
-def _pop(s: Work) -> int:
-    """The heaviest key in the queue."""
+def _pop(s: Packing) -> int:
+    """Takes the heaviest key from the queue."""
     key = int(s.queue[0])
-    s.queued[0] -= 1
-    last, at, child = s.queue[s.queued[0]], 0, 1
-    while child < s.queued[0]:
-        if child + 1 < s.queued[0] and s.queue[child + 1] < s.queue[child]:
+    s.queued[WAITING] -= 1
+    last, at, child = s.queue[s.queued[WAITING]], 0, 1
+    while child < s.queued[WAITING]:
+        if child + 1 < s.queued[WAITING] and s.queue[child + 1] < s.queue[child]:
             child += 1
         if s.queue[child] > last:
             break
@@ -229,7 +232,7 @@ def _pop(s: Work) -> int:
 
 
 @kernel
-def _put(s: Work, worker: int, key: int) -> None:
+def _put(s: Packing, worker: int, key: int) -> None:
     before, after = _NONE, s.first[worker]
     while after != _NONE and after < key:
         before, after = after, s.following[after]
@@ -239,4 +242,4 @@ def _put(s: Work, worker: int, key: int) -> None:
         s.following[before] = key
     s.following[key] = after
     s.load[worker] += s.counts[key]
-    s.places[key] = worker
+    s.workers[key] = worker

@@ -9,17 +9,20 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from skewless.arrays import Keys, Times, Workers, checked, require, whole
+from skewless.arguments import require, whole
+from skewless.arrays import Keys, Times, Workers, checked
 from skewless.kernels import kernel
 from skewless.kernels.hash import Hasher, candidates, first, following, hasher, mixed, stride
 from skewless.partitioner import NO_TIMES, Partitioner
 
 
 class Balanced(NamedTuple):
+    """State of PKG."""
+
     hasher: Hasher
     choices: NDArray[np.int64]
-    load: NDArray[np.int64]  # as this source believes it to be
-    others: NDArray[np.int64]  # what other sources had sent when they last probed; the rest is its own
+    load: NDArray[np.int64]  # this source's estimate: its own tuples and `others`
+    others: NDArray[np.int64]  # tuples of other sources, as of the last probe
 
 
 class Loads(NamedTuple):
@@ -36,13 +39,16 @@ class _Loaded(Protocol):
 
 
 def sent(snapshots: Sequence[_Loaded]) -> NDArray[np.int64]:
-    """What all sources together sent to each worker."""
+    """Returns how many tuples all sources together sent to each worker."""
     total: NDArray[np.int64] = np.stack([snapshot.load - snapshot.others for snapshot in snapshots]).sum(axis=0)
     return total
 
 
 def probe(state: _Loaded, policy: Any, kind: type, told: _Loaded | None) -> None:
-    """Let a source learn the truth: what it had not sent itself when it told is the others'."""
+    """Corrects the load estimate of a source by the true loads: what it did not send itself came from others.
+
+    told: the state of the source that the loads were made from; None: its present state.
+    """
     load = getattr(policy, "load", None) if type(policy) is kind else None
     fits = isinstance(load, np.ndarray) and load.dtype == np.int64 and load.shape == state.load.shape
     require(fits, f"this policy is no {kind.__name__} of {state.load.size} workers")
@@ -55,8 +61,8 @@ def probe(state: _Loaded, policy: Any, kind: type, told: _Loaded | None) -> None
 class Pkg(Partitioner[Balanced, Loads]):
     """Partial key grouping, PKG's Greedy-d: the least loaded of the key's d candidates (sections III and IV).
 
-    A key is split over at most `choices` workers, and nothing is remembered about keys. Each source counts only what
-    it sent itself: if every source balances its own tuples, the sum is balanced (local load estimation).
+    A key is split over at most `choices` workers, and no key is stored. Each source counts only what it sent itself: if
+    every source balances its own tuples, the sum is balanced (local load estimation).
 
     choices: candidates per key, at most n_workers of them. 1 is hashing; 2 is the paper's; more help the hottest keys.
 
@@ -85,10 +91,10 @@ class Pkg(Partitioner[Balanced, Loads]):
 
     def fresh(self) -> Balanced:
         return Balanced(
-            hasher(self.n_workers, self.seed),
-            np.array([min(self.choices, self.n_workers)], np.int64),
-            np.zeros(self.n_workers, np.int64),
-            np.zeros(self.n_workers, np.int64),
+            hasher=hasher(self.n_workers, self.seed),
+            choices=np.array([min(self.choices, self.n_workers)], np.int64),
+            load=np.zeros(self.n_workers, np.int64),
+            others=np.zeros(self.n_workers, np.int64),
         )
 
     def assign(self, keys: Keys, times: Times | None, workers: Workers) -> None:
@@ -106,7 +112,7 @@ class Pkg(Partitioner[Balanced, Loads]):
 
 @kernel
 def least_loaded(h: Hasher, load: NDArray[np.int64], x: np.uint64, choices: int) -> np.uint64:
-    """P_t(k) = argmin L_i(t) over the candidates of k (PKG section IV), the first of them on ties."""
+    """Returns P_t(k) = argmin L_i(t) over the candidates of k (PKG section IV), the first of them on ties."""
     best = first(h, x)
     candidate, start, step, least = best, best, stride(h, x), load[best]
     for _ in range(1, choices):

@@ -9,11 +9,12 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skewless.arrays import Keys, Workers, checked, require, whole
+from skewless.arguments import require, whole
+from skewless.arrays import Keys, Workers, checked
 from skewless.histogram import Histogram
 from skewless.kernels import kernel
 from skewless.partitioners.baselines import Hash
-from skewless.partitioners.planner import Planner
+from skewless.planning.planner import Planner
 from skewless.table import RoutingTable
 
 
@@ -24,7 +25,7 @@ class Prompt(Planner):
     Every key heavier than the average one gives a fragment of that size to the next block and keeps the rest for later.
     The other keys are dealt out in zigzag, heaviest first, which evens out sizes without looking at them. Then the
     rests go where their keys are already as far as they fit, and what is left where it fits most tightly. It plans for
-    the batch at hand and knows a place for every key of it.
+    the batch at hand and has a worker for every key of it.
 
     >>> import skewless
     >>> keys = skewless.streams.zipf(100_000, keys=10_000, exponent=1.0)
@@ -41,16 +42,16 @@ class Prompt(Planner):
     Departures from the paper: the cut is a whole number of tuples, and so is a block. Rests are taken lightest first,
     so that most find room where their keys are (the paper leaves the order open). Where no block can hold a rest (line
     23), it fills the emptiest and goes on. The zigzag begins after the block that got the last cut, not at the first
-    one again, which would get more keys than others. Counts are sorted exactly here; `skewless.accumulator` plans from
+    one again, which would get more keys than others. Counts are sorted exactly here; `ingest.accumulator` plans from
     the quasi-sorted list of algorithm 1.
     """
 
     name: ClassVar[str] = "prompt"
     splits_keys: ClassVar[bool] = True
 
-    def place(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
+    def make_table(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
         plan = packed(histogram.counts, self.n_workers)
-        return replace(RoutingTable.hashed(self.n_workers), version=old.version).placing(
+        return replace(RoutingTable.hashed(self.n_workers), version=old.version).with_hot_keys(
             histogram.keys, plan.starts, plan.workers, plan.sizes
         )
 
@@ -59,7 +60,7 @@ class Prompt(Planner):
 
 
 class Fragments(NamedTuple):
-    """Where the tuples of some keys go: those of key i are the fragments from starts[i] to starts[i + 1]."""
+    """The workers of keys: key i has the fragments from starts[i] to starts[i + 1]."""
 
     starts: NDArray[np.int64]
     workers: NDArray[np.int32]
@@ -67,7 +68,7 @@ class Fragments(NamedTuple):
 
 
 def packed(counts: NDArray[np.float64], n_workers: int) -> Fragments:
-    """Algorithm 2 on keys of these counts, in the given order, which should be about the heaviest first.
+    """Runs algorithm 2 on keys with these counts, in this order, which should be roughly heaviest first.
 
     >>> import numpy as np
     >>> plan = packed(np.array([5.0, 2.0, 1.0]), 2)
@@ -81,9 +82,9 @@ def packed(counts: NDArray[np.float64], n_workers: int) -> Fragments:
     # A key may have its cut and some of its rest in one block: that is one fragment.
     pairs, inverse = np.unique(of_key[:n] * n_workers + workers[:n], return_inverse=True)
     return Fragments(
-        np.searchsorted(pairs, np.arange(counts.size + 1) * n_workers),
-        (pairs % n_workers).astype(np.int32),
-        np.bincount(inverse, sizes[:n]).astype(np.float64),
+        starts=np.searchsorted(pairs, np.arange(counts.size + 1) * n_workers),
+        workers=(pairs % n_workers).astype(np.int32),
+        sizes=np.bincount(inverse, sizes[:n]).astype(np.float64),
     )
 
 
@@ -97,7 +98,7 @@ def pack(
     workers: NDArray[np.int32],
     sizes: NDArray[np.float64],
 ) -> int:
-    """Algorithm 2; fills in the fragments and returns how many they are."""
+    """Fills in the fragments (algorithm 2); returns how many there are."""
     n, blocks = 0, room.size
     total = 0.0
     for count in counts:
@@ -114,8 +115,8 @@ def pack(
     heavy = n
     for key in range(counts.size):  # l. 10 to 16
         if rest[key] == 0.0:
-            turn, place = n // blocks - heavy // blocks, n % blocks
-            block = place if turn % 2 == 0 else blocks - 1 - place
+            turn, step = n // blocks - heavy // blocks, n % blocks
+            block = step if turn % 2 == 0 else blocks - 1 - step
             of_key[n], workers[n], sizes[n] = key, block, counts[key]
             room[block] -= counts[key]
             n += 1
@@ -136,7 +137,7 @@ def pack(
 
 @kernel
 def _best_fit(room: NDArray[np.float64], size: float) -> int:
-    """The block with the least room that holds it all; the emptiest if none does."""
+    """Returns the block with the least room that is enough; the emptiest if none has enough."""
     best, emptiest = -1, 0
     for block in range(room.size):
         if room[block] > room[emptiest]:
@@ -147,7 +148,7 @@ def _best_fit(room: NDArray[np.float64], size: float) -> int:
 
 
 def allocate(keys: Keys, sizes: NDArray[np.float64], split: NDArray[np.bool_], n_buckets: int) -> Workers:
-    """The reduce bucket of each key cluster of one map task, which decides alone (section 5, algorithm 3).
+    """Returns the reduce bucket of each key cluster of one map task, which decides alone (section 5, algorithm 3).
 
     Keys that other map tasks have too are hashed, so that all agree. The others, largest first, each go to the bucket
     with most room among those that have not had one since all had one: even in size, and in number of keys.

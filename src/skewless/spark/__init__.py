@@ -11,8 +11,14 @@ if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < (4, 1):
         f"skewless.spark needs pyspark 4.1 or newer, not {pyspark.__version__}: it has no repartitionById"
     )
 
-from skewless.sender import send
-from skewless.spark.aggregate import (
+from skewless.ingest.sender import send
+from skewless.spark.exact import Exact
+from skewless.spark.profile import Profile, Watched, profile, watch
+from skewless.spark.receive.receive import receive
+from skewless.spark.state.read import read_state
+from skewless.spark.streaming.query import Query
+from skewless.spark.streaming.stream import Stream, stream
+from skewless.spark.verbs.aggregate import (
     Aggregate,
     ArrowAggregate,
     approx_count_distinct,
@@ -26,16 +32,11 @@ from skewless.spark.aggregate import (
     sum,
     variance,
 )
-from skewless.spark.batch import over, repartition
-from skewless.spark.exact import Exact
-from skewless.spark.explain import Explanation, explain
-from skewless.spark.group import Cogrouped, Grouped, group_by
-from skewless.spark.join import join
-from skewless.spark.profile import Profile, Watched, profile, watch
-from skewless.spark.query import Query
-from skewless.spark.receiver import receive
-from skewless.spark.state import read_state
-from skewless.spark.stream import Stream, stream
+from skewless.spark.verbs.explain import Explanation, explain
+from skewless.spark.verbs.group import Cogrouped, Grouped, group_by
+from skewless.spark.verbs.join import join
+from skewless.spark.verbs.over import over
+from skewless.spark.verbs.repartition import repartition
 
 __all__ = [
     "Aggregate",

@@ -1,8 +1,9 @@
-"""Rows routed tuple by tuple, by a partitioner's own kernel: every input partition is a source with a state of its own.
+"""Routes rows tuple by tuple with a partitioner's own kernel: every input partition is a source with its own state.
 
-For those who want PKG or Dalton as published. A table routes in the JVM; here the hash of each key goes to Python and
-the number of a worker comes back, the rest of the row stays where it is. Sources cannot talk while a pass over the rows
-runs. They do between two passes, by what `Pass.left` and `agreed` give: a stream calls `passed` for every batch.
+For users who want PKG or Dalton as published. A table routes in the JVM; here the hash of each key goes to Python and a
+worker's number comes back, while the rest of the row stays where it is. Sources cannot exchange anything during a pass
+over the rows. They do between two passes, from what `Pass.left` and `agreed` return: a stream calls `passed` for every
+batch.
 """
 
 from __future__ import annotations
@@ -21,33 +22,34 @@ from pyspark.sql.pandas.functions import arrow_udf
 from skewless.arrays import from_bytes, to_bytes
 from skewless.partitioner import Partitioner
 from skewless.partitioners import described, rebuilt
-from skewless.partitioners.baselines import Hash
-from skewless.spark.haste import hastening
-from skewless.spark.keys import column, hashed, unused
+from skewless.spark.keys import Keyed, column, hashed, unused
 from skewless.spark.profile import observed
+from skewless.spark.task_startup import quick_start
 
 AnyPartitioner = Partitioner[Any, Any]
 
 
 @dataclass(frozen=True)
 class Exact:
-    """For the `partitioner` of a verb: this one routes every row itself, instead of a table planned with it.
+    """Makes a verb route every row by the partitioner itself, instead of by a table planned with it.
 
-    Each input partition is a source. Planners look at all rows first, and plan together. One that keeps keys whole by
-    what it has seen before (`potc`, `on_greedy`, `am`, `cam`) needs to see all rows where a verb needs whole keys:
-    these then all come through one source.
+    Each input partition is a source. Planners look at all rows first, and plan together. A partitioner that keeps keys
+    whole by what it has seen before (`potc`, `on_greedy`, `am`, `cam`) must see all rows where a verb needs whole keys:
+    then all rows go through one source. Executors must be able to import Skewless, and a class of your own.
 
-    Skewless must be installed on the executors too.
+    partitioner: a name or an instance.
+
+    >>> sl.repartition(df, "user", partitioner=sl.Exact("kip"))                                  # doctest: +SKIP
     """
 
     partitioner: str | AnyPartitioner
 
 
 class Sources(NamedTuple):
-    """What sources know, as bytes that can be kept in files (no pickle)."""
+    """What sources have learned, as bytes for files (no pickle)."""
 
-    policy: bytes | None = None  # what they agreed on: a source that is new begins with it
-    snapshots: Mapping[int, bytes] = MappingProxyType({})  # of each source, by its number: there it goes on
+    policy: bytes | None = None  # what they agreed on; a new source begins with it
+    snapshots: Mapping[int, bytes] = MappingProxyType({})  # of each source, by its number; it goes on from there
 
 
 NOTHING = Sources()
@@ -55,7 +57,7 @@ NOTHING = Sources()
 
 @dataclass(frozen=True, eq=False)
 class Sourced:
-    """A partitioner and what its sources know. It says where rows go, as a RoutingTable does."""
+    """A partitioner and what its sources have learned; it routes rows as a RoutingTable does."""
 
     partitioner: AnyPartitioner
     sources: Sources = NOTHING
@@ -67,25 +69,20 @@ class Sourced:
 
     @property
     def splits_keys(self) -> bool:
-        """May rows of one key go to different workers, of one source or of several?"""
-        return self.partitioner.splits_keys or not (self.alone or agrees(self.partitioner))
+        """Whether rows of one key may go to different workers, from one source or from several."""
+        return self.partitioner.splits_keys or not (self.alone or self.partitioner.sources_agree)
 
 
-def agrees(partitioner: AnyPartitioner) -> bool:
-    """Do sources under one policy all decide alike, whatever rows they have had?"""
-    return partitioner.plans_ahead or isinstance(partitioner, Hash)
-
-
-def told(partitioner: AnyPartitioner) -> Sources:
-    """For sources that begin with what this one can tell them."""
+def first_sources(partitioner: AnyPartitioner) -> Sources:
+    """Returns what sources begin with: the policy that follows from what a partitioner has learned."""
     policy = partitioner.merge([partitioner.snapshot()])
     return Sources(None if policy is None else to_bytes(policy))
 
 
 def agreed(partitioner: AnyPartitioner, sources: Sources) -> Sources:
-    """One round of cooperation: all sources tell what they know, and adopt what follows from it.
+    """Runs one round of cooperation: merges the snapshots of all sources, and lets all adopt the policy.
 
-    As `coordinate.exchange`, on bytes. Sources that had no rows in the last pass take part too.
+    As `protocol.exchange`, on bytes. Sources that had no rows in the last pass take part, too.
     """
     source, kind = rebuilt(described(partitioner)), type(partitioner.fresh())
     snapshots = {number: from_bytes(kind, sources.snapshots[number]) for number in sorted(sources.snapshots)}
@@ -99,23 +96,24 @@ def agreed(partitioner: AnyPartitioner, sources: Sources) -> Sources:
     return Sources(to_bytes(policy), after)
 
 
-def learned(partitioner: AnyPartitioner, *frames: tuple[DataFrame, Sequence[str]]) -> Sources:
-    """The plan of a planner that has seen all rows of these; for others, what they know already."""
-    begun = told(partitioner)
+def learned(partitioner: AnyPartitioner, *frames: Keyed) -> Sources:
+    """Returns the plan of a planner that has seen all rows; for other partitioners, what they have learned before."""
+    begun = first_sources(partitioner)
     if not partitioner.plans_ahead:
         return begun
     seen: dict[int, bytes] = {}
-    for df, keys in frames:
-        hashes = df.select(hashed(df, keys).alias("hash"))
+    for frame in frames:
+        hashes = frame.df.select(hashed(frame.df, frame.names).alias("hash"))
         rows = hashes.mapInArrow(_observing(described(partitioner), begun), "source int, snapshot binary").collect()
-        seen |= {len(seen) + number: bytes(snapshot) for number, snapshot in sorted(rows)}
+        first = max(seen, default=-1) + 1  # not the number of sources: tasks without rows return no snapshot
+        seen |= {first + number: bytes(snapshot) for number, snapshot in rows}
     return begun if not seen else Sources(agreed(partitioner, Sources(None, seen)).policy)
 
 
 def routed(df: DataFrame, keys: Sequence[str], by: Sourced, into: str) -> DataFrame:
-    """The rows on their workers, with the number of the worker in a new column.
+    """Sends rows to their workers, with the worker's number in a new column.
 
-    A retried task that reads its rows in another order may route them otherwise: see `batch.checksums`.
+    A retried task that reads its rows in another order may route them differently: see `checksums`.
     """
     rows = df.repartition(1) if by.alone else df
     number = _called(_routing(described(by.partitioner), by.sources, False), "int", hashed(rows, keys))
@@ -123,8 +121,8 @@ def routed(df: DataFrame, keys: Sequence[str], by: Sourced, into: str) -> DataFr
 
 
 def _called(function: Callable[[Iterator[pa.Array]], Iterator[pa.Array]], kind: str, hashes: Column) -> Column:
-    """A function of all hashes of a task in their order; Spark must not call it twice, nor for some rows only."""
-    # The type hints of the function say that it takes and gives iterators; Spark's own say that a type is needed.
+    """Calls a function with all hashes of a task, in order; Spark must not call it twice, nor for some rows only."""
+    # The function's type hints tell Spark that it takes and returns iterators; Spark's own hints ask for a type.
     called = cast(Any, arrow_udf)(function, kind)
     result: Column = called.asNondeterministic()(hashes)
     return result
@@ -132,42 +130,42 @@ def _called(function: Callable[[Iterator[pa.Array]], Iterator[pa.Array]], kind: 
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """Rows on their workers, as `routed` gives them, that leave what their sources know when they have been read."""
+    """Rows on their workers, as `routed` returns them; once they are read, `left` has what their sources learned."""
 
     rows: DataFrame
     before: Sources
     observation: Observation
 
     def left(self) -> Sources:
-        """What each source knows, after the first action on the rows that reads them all; it waits for that.
+        """Returns what each source has learned; waits for the first action that reads all rows.
 
-        Sources that had no rows know what they knew before. Of a task that ran twice, either does: both saw its rows.
+        Sources without rows keep what they had learned before. Of a task that ran twice, either result is fine.
         """
-        found = observed(self.observation).get("left", [])
-        snapshots = {number: bytes(snapshot) for number, snapshot in sorted(found)}
+        left = observed(self.observation).get("left", [])
+        snapshots = {number: bytes(snapshot) for number, snapshot in sorted(left)}
         return Sources(self.before.policy, {**self.before.snapshots, **snapshots})
 
 
 def passed(df: DataFrame, keys: Sequence[str], by: Sourced, into: str) -> Pass:
-    """As `routed`, and after the rows were read there is what their sources know (`Pass.left`).
+    """Routes as `routed` does, and keeps what the sources learn (`Pass.left`).
 
-    One batch of a stream: `passed(batch, keys, Sourced(partitioner, known), into)`, an action on its rows, then
-    `known = agreed(partitioner, its left())`, or only `left()` where sources are not to talk. The same rows in the same
-    partitions and the same `known` give the same again. Planners count the rows while they follow the plan that there
-    is: a batch is planned for from those before it. Everything known goes to every task: keep it small.
+    One batch of a stream: `passed(batch, keys, Sourced(partitioner, sources), into)`, an action on its rows, then
+    `sources = agreed(partitioner, its left())`, or only `left()` where sources must not cooperate. The same rows in the
+    same partitions with the same `sources` give the same result. Planners count the rows while they follow the plan in
+    force: a batch is planned from those before it. All of `sources` goes to every task, so it must be small.
     """
     rows = df.repartition(1) if by.alone else df
     kind, (name,), watched = "worker int, source int, snapshot binary", unused(df, "routed"), Observation()
     route = _routing(described(by.partitioner), by.sources, True)
-    every = rows.select("*", _called(route, kind, hashed(rows, keys)).alias(name))
+    routes = rows.select("*", _called(route, kind, hashed(rows, keys)).alias(name))
     snapshot = F.when(column(name)["snapshot"].isNotNull(), F.struct(column(name)["source"], column(name)["snapshot"]))
-    every = every.observe(watched, F.collect_list(snapshot).alias("left"))
-    every = every.select(*map(column, df.columns), column(name)["worker"].alias(into))
-    return Pass(every.repartitionById(by.n_workers, column(into)), by.sources, watched)
+    routes = routes.observe(watched, F.collect_list(snapshot).alias("left"))
+    routes = routes.select(*map(column, df.columns), column(name)["worker"].alias(into))
+    return Pass(routes.repartitionById(by.n_workers, column(into)), by.sources, watched)
 
 
-# What follows makes functions that run in Python workers. They carry nothing but text and bytes, so that a worker which
-# lacks this library can say so.
+# What follows makes functions that run in Python workers. They carry nothing but text and bytes, so that a worker
+# without this library can say so.
 
 
 def _routing(description: str, sources: Sources, leaves: bool) -> Callable[[Iterator[pa.Array]], Iterator[pa.Array]]:
@@ -191,12 +189,10 @@ def _observing(description: str, sources: Sources) -> Callable[[Iterator[pa.Reco
 
 
 def _begin() -> Callable[[str, bytes | None, dict[int, bytes]], tuple[AnyPartitioner, int, Any]]:
-    hasten = hastening()
-
     def begin(description: str, policy: bytes | None, snapshots: dict[int, bytes]) -> tuple[AnyPartitioner, int, Any]:
         from pyspark import TaskContext
 
-        hasten()
+        quick_start()
         try:
             from skewless.spark import exact
         except ModuleNotFoundError as missing:
@@ -212,7 +208,7 @@ def _begin() -> Callable[[str, bytes | None, dict[int, bytes]], tuple[AnyPartiti
 
 
 def source_of(description: str, policy: bytes | None, snapshot: bytes | None) -> AnyPartitioner:
-    """A source as it was, or a new one that knows what others agreed on."""
+    """Returns a source as it was, or a new one that knows what the others agreed on."""
     source = rebuilt(description)
     if snapshot is not None:
         return source.restore(from_bytes(type(source.fresh()), snapshot))
@@ -223,7 +219,7 @@ def source_of(description: str, policy: bytes | None, snapshot: bytes | None) ->
 
 
 def routing(source: AnyPartitioner, number: int, batches: Iterator[pa.Array], leaves: bool) -> Iterator[pa.Array]:
-    """The worker of each hash; if it leaves what it knows, then in the last row, with its number in all."""
+    """Yields the worker of each hash; with `leaves`, structs with the source's number, and its snapshot in the last."""
     held = None
     for batch in batches:
         keys = _keys(batch)
@@ -241,7 +237,7 @@ def routing(source: AnyPartitioner, number: int, batches: Iterator[pa.Array], le
 
 
 def observing(source: AnyPartitioner, number: int, batches: Iterator[pa.Array]) -> Iterator[pa.RecordBatch]:
-    """What it knows after it has seen all hashes; nothing if there are none."""
+    """Yields the snapshot of a source that has seen all hashes; nothing if there are none."""
     seen = 0
     for batch in batches:
         source.observe(_keys(batch))

@@ -1,61 +1,81 @@
-"""What the keys of a DataFrame are like: how many, how often the hot ones come, how uneven hashing them would be."""
+"""Profiles the keys of a DataFrame: how many there are, how often the hot ones occur, how uneven hashing would be."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from io import StringIO
-from math import inf, isinf
+from math import inf
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyspark
 from numpy.typing import NDArray
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
-from skewless.arrays import require, whole
+from skewless.arguments import require, whole
 from skewless.histogram import Histogram
 from skewless.kernels.hash import all_mixed, hasher
-from skewless.spark.keys import any_null, column, fields_of, hashed, hashing, unused
+from skewless.spark.keys import Key, Keyed, any_null, column, hashed, hashing, keyed, unused
+from skewless.spark.plans import Reads, reads
 from skewless.table import RoutingTable
 
 TRACKED = 65_536  # keys that Spark's sketch tracks
-KEPT = 4096  # heaviest of them that are looked at
-ENOUGH = 250_000  # rows that are enough to plan by: of 100 workers' loads, most are then known to 2 %
-EACH = 5_000  # rows that are enough for a worker, if there are few of them: most loads are known to 1.4 %
-WIDTH = 12  # bytes of a column of a row, about
-RARE = 5  # a key that came less often into a sample is there by chance: it counts as one of many
+KEPT = 4096  # heaviest keys that a profile keeps
+ENOUGH = 250_000  # rows to plan by: the loads of 100 workers are then mostly known to 2 %
+ENOUGH_PER_WORKER = 5_000  # rows to plan by for few workers: loads are then mostly known to 1.4 %
+RARE = 5  # a key that occurs less often in a sample is there by chance, and counts as one of the tail
+EXACT_OBSERVATIONS = tuple(int(part) for part in pyspark.__version__.split(".")[:2]) >= (4, 3)
 
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """The keys of a DataFrame, as one pass of Spark over it found them."""
+    """The keys of a DataFrame, from one pass of Spark over its rows, or a sample of them.
+
+    >>> sl.profile(df, "user").straggler(64)                                                     # doctest: +SKIP
+    """
 
     keys: tuple[str, ...]  # the columns
     rows: int
-    distinct: int  # about; in a sample, of that
+    distinct: int  # estimated; of a sample, the keys in it
     nulls: int  # rows in which a column of the key is NULL
     histogram: Histogram  # of key hashes
-    seconds: float  # that measuring took
+    seconds: float  # that profiling took
     sample: float  # the share of rows that was looked at
-    df: DataFrame = field(repr=False)
+    frame: Keyed = field(repr=False)
+    exact: bool = True  # False: rows of failed task attempts may have been counted, too
+
+    @property
+    def df(self) -> DataFrame:
+        """The rows as they were given."""
+        return self.frame.source
 
     def straggler(self, n_workers: int, table: RoutingTable | None = None) -> float:
-        """How many times as long as the mean the longest worker takes: hashed, or by a table."""
+        """Returns the straggler factor: the load of the longest worker over the mean.
+
+        n_workers: how many workers to hash the keys over.
+        table: routes the keys instead; n_workers is then ignored.
+        """
         return straggler(self.histogram, table or RoutingTable.hashed(whole("n_workers", n_workers, 1)))
 
     def hottest(self, most: int = 10) -> list[tuple[tuple[Any, ...], int]]:
-        """The hottest keys with their rows. Runs a job: the profile itself knows hashes only."""
-        return hottest([(self.df, self.keys)], self.histogram, most)
+        """Returns the hottest keys with their rows. Runs a job: the profile itself has hashes only.
+
+        most: how many keys.
+
+        >>> sl.profile(df, "user").hottest(3)                                                    # doctest: +SKIP
+        """
+        return hottest([self.frame], self.histogram, most)
 
     def describe(self, n_workers: int) -> str:
-        """For people, with what it cost to know."""
+        """Describes the profile for people, with what it cost.
+
+        n_workers: how many workers to hash the keys over.
+        """
         shares = self.histogram.counts / max(self.histogram.total, 1.0)
-        about, at_least = ("", "about") if self.sample == 1 else ("about ", "at least")
+        about, at_least = ("", "about") if self.sample == 1 and self.exact else ("about ", "at least")
         return (
             f"{about}{self.rows:,} rows, {at_least} {self.distinct:,} keys, {self.nulls:,} rows with NULL; "
             f"the hottest key has {shares[0] if shares.size else 0:.1%}; hashed over {n_workers:,} workers, "
@@ -63,139 +83,82 @@ class Profile:
         )
 
     def cost(self) -> str:
-        """What measuring took."""
-        looked = f"{round(self.rows * self.sample):,} rows"
-        part = "all rows" if self.sample == 1 else f"{looked}, {self.sample:.2%} of all,"
-        return f"{part} measured in {self.seconds:.1f} s"
+        """Describes how many rows were looked at, and how long that took."""
+        rows = f"{round(self.rows * self.sample):,} rows, {self.sample:.2%} of all,"
+        return f"{'all rows' if self.sample == 1 else rows} measured in {self.seconds:.1f} s"
 
 
-def hottest(
-    frames: Sequence[tuple[DataFrame, tuple[str, ...]]], histogram: Histogram, most: int
-) -> list[tuple[tuple[Any, ...], int]]:
-    """The hottest keys of a histogram by their values, which are looked up in these DataFrames, with their rows."""
+def hottest(frames: Sequence[Keyed], histogram: Histogram, most: int) -> list[tuple[tuple[Any, ...], int]]:
+    """Looks up the values of a histogram's hottest keys in these rows; returns them with how often they occur."""
     hashes = histogram.keys[:most].view(np.int64).tolist()
-    found = []
-    for df, keys in frames:
-        (name,) = unused(df, "hash")
-        rows = df.select(*map(column, keys), hashed(df, keys).alias(name))
-        found.append(rows.where(column(name).isin(hashes)).dropDuplicates([name]))
-    values = {row[-1]: tuple(row[:-1]) for row in reduce(DataFrame.unionAll, found).collect()}
+    matches = []
+    for frame in frames:
+        (name,) = unused(frame.df, "hash")
+        rows = frame.df.select(*map(column, frame.names), hashed(frame.df, frame.names).alias(name))
+        matches.append(rows.where(column(name).isin(hashes)).dropDuplicates([name]))
+    values = {row[-1]: tuple(row[:-1]) for row in reduce(DataFrame.unionAll, matches).collect()}
     counts = zip(hashes, histogram.counts[:most].astype(int).tolist(), strict=True)
-    return [(values[hash_], count) for hash_, count in counts if hash_ in values]
+    return [(values[key], count) for key, count in counts if key in values]
 
 
 def straggler(histogram: Histogram, table: RoutingTable) -> float:
-    """How many times as long as the mean the longest worker takes by a table."""
+    """Returns the straggler factor of a table: the load of the longest worker over the mean."""
     load = table.loads(histogram.keys, histogram.counts, histogram.rest)
     return float(load.max() / load.mean()) if histogram.total else 1.0
 
 
 def hash_straggler(histogram: Histogram, n_workers: int) -> float:
-    """The same by the worst of several hash functions: Spark's own may suit few keys better, or worse."""
+    """Returns the straggler factor of the worst of several hash functions: Spark's may be lucky with a few keys."""
     table, seeds = RoutingTable.hashed(n_workers), range(8)
     mixed = [replace(histogram, keys=all_mixed(hasher(n_workers, seed), histogram.keys)) for seed in seeds]
-    return max(straggler(one, table) for one in mixed)
+    return max(straggler(variant, table) for variant in mixed)
 
 
-def profile(df: DataFrame, *keys: str, sample: float | None = 1.0) -> Profile:
-    """The keys of a DataFrame, by one native pass over all of its rows, or a sample of them.
+def profile(df: DataFrame, *keys: Key, sample: float | None = 1.0) -> Profile:
+    """Profiles the keys of a DataFrame in one native pass over all of its rows, or a sample of them.
 
-    sample: the share of rows to look at; counts are scaled. All rows are read for it, but few are counted. None: all of
-        little data, and a small portion of much, as the verbs do; a portion with too few rows is taken again, larger.
+    df: the rows.
+    keys: what PySpark's groupBy takes: names of columns, nested fields, Columns, or lists of these.
+    sample: the share of rows to look at; counts are scaled. All rows are read, but few are counted. None: all of little
+        data and a small portion of much, as the verbs do; a portion with too few rows is taken again, larger.
+
+    >>> print(sl.profile(df, "user").describe(64))                                               # doctest: +SKIP
     """
-    return profiles([(df, keys)], sample)[0]
+    return profiles([keyed(df, keys)], sample)[0]
 
 
 def profiles(
-    frames: Sequence[tuple[DataFrame, tuple[str, ...]]],
+    frames: Sequence[Keyed],
     sample: float | None,
     matching: bool = False,
     n_workers: int | None = None,
-    known: Sequence[Reads] | None = None,
+    sizes: Sequence[Reads] | None = None,
 ) -> list[Profile]:
-    """The profiles of several DataFrames by their keys, at once.
+    """Profiles several DataFrames at once.
 
-    matching: only of keys that match others in a join: rows with NULL are counted, but are not in the histogram.
-    n_workers: for which it is to be planned, if that is known: for few, fewer rows are enough.
-    known: what is read for each, if that was asked already: it takes Spark a while.
+    matching: of keys that match others in a join: rows with NULL are counted, but are not in the histogram.
+    n_workers: how many workers to plan for; few need fewer rows. None: any number.
+    sizes: what each frame reads, if Spark was asked already, which takes a while.
     """
-    for df, keys in frames:
-        fields_of(df, keys)
     require(sample is None or 0 < sample <= 1, f"sample is more than 0 and at most 1, not {sample}")
     began = perf_counter()
-    known = [reads(df) for df, _ in frames] if known is None else known
-    enough = ENOUGH if n_workers is None else min(ENOUGH, EACH * n_workers)
-    shares = [one.portion(enough) if sample is None else sample for one in known]
-    found = _measured(frames, shares, known, matching)
-    # Rows are guessed by bytes. A few less will do: to read everything again costs more than it brings.
-    again = [
-        number
-        for number, share in enumerate(shares)
-        if sample is None and share < 1 and found[number].rows < enough / 4
-    ]
-    for number in again:
-        shares[number] = min(1.0, shares[number] * enough / max(found[number].rows, 1))
-        (found[number],) = _measured([frames[number]], [shares[number]], [known[number]], matching)
+    sizes = [reads(frame.df) for frame in frames] if sizes is None else sizes
+    enough = ENOUGH if n_workers is None else min(ENOUGH, ENOUGH_PER_WORKER * n_workers)
+    shares = [size.portion(enough) if sample is None else sample for size in sizes]
+    counts = _measured(frames, shares, sizes, matching)
+    # Rows are estimated from bytes. A few less are enough: reading everything again costs more than it gains.
+    for number, share in enumerate(shares):
+        if sample is None and share < 1 and counts[number].rows < enough / 4:
+            shares[number] = min(1.0, share * enough / max(counts[number].rows, 1))
+            (counts[number],) = _measured([frames[number]], [shares[number]], [sizes[number]], matching)
     seconds = perf_counter() - began
     return [
-        _profile(df, keys, one, share, seconds) for (df, keys), one, share in zip(frames, found, shares, strict=True)
+        _profile(frame, counted, share, seconds) for frame, counted, share in zip(frames, counts, shares, strict=True)
     ]
-
-
-class Reads(NamedTuple):
-    """What a DataFrame is made of, by Spark's account; infinite where it does not know."""
-
-    bytes: float
-    rows: float  # if Spark does not know, but the bytes, what is likely
-    most: float  # rows that the DataFrame can have
-    grows: bool  # some part of the plan may give more rows than it gets
-
-    def portion(self, enough: int) -> float:
-        """The share that has so many rows; 1 if it is not known how many there are."""
-        return 1.0 if isinf(self.rows) else min(1.0, enough / max(self.rows, 1.0))
-
-
-# Parts of a plan that give no more rows than they get; and leaves of which Spark has counted the rows.
-_KEEPING = {"Project", "Filter", "Sample", "Union", "Sort", "Repartition", "RepartitionByExpression"}
-# These give no more than that, either; but how many they may give at most is not what their leaves have.
-_FOLDING = {"Aggregate", "Deduplicate", "GlobalLimit", "LocalLimit", "Window", "ArrowEvalPython", "BatchEvalPython"}
-_COUNTED = {"InMemoryRelation", "LocalRelation", "Range"}
-
-
-def reads(df: DataFrame) -> Reads:
-    """What is read for a DataFrame: the leaves of its plan. Runs no job."""
-    units = {unit: 1024**power for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB"))}
-    size, rows, most, grows = 0.0, 0.0, 0.0, False
-    known = re.compile(r"^([ :+-]*)(\w+).*Statistics\(sizeInBytes=([\d.E+]+) (\w+)(?:, rowCount=([\d.E+]+))?")
-    logical = explained(df, "cost").partition("== Physical Plan ==")[0].splitlines()
-    nodes = [(found, line) for line in logical if (found := known.match(line))]
-    depths = [len(found[1]) for found, _ in nodes]
-    for (found, line), depth, following in zip(nodes, depths, [*depths[1:], 0], strict=True):
-        _, node, number, unit, counted = found.groups()
-        if following > depth:
-            most += 0.0 if node in _KEEPING else inf
-            grows |= node not in _KEEPING | _FOLDING
-            continue
-        if unit not in units:
-            return Reads(inf, inf, inf, True)  # EiB: Spark's word for not knowing
-        here = float(number) * units[unit]
-        left_out = re.search(r"\.\.\. (\d+) more fields", line)
-        columns = line.count("#") + int(left_out[1] if left_out else 0)
-        size += here
-        rows += float(counted) if counted else here / (WIDTH * max(columns, 1))
-        most += float(counted) if counted and node in _COUNTED else inf
-    return Reads(size, rows, most, grows)
-
-
-def explained(df: DataFrame, mode: str | None = None) -> str:
-    """Spark's plan; it is printed only, on Classic and over Connect."""
-    with redirect_stdout(StringIO()) as printed:
-        df.explain(mode=mode)
-    return printed.getvalue()
 
 
 class Counts(NamedTuple):
-    """What was found in rows, or in a sample of them."""
+    """Counts of rows, or of a sample of them."""
 
     rows: int
     distinct: int
@@ -204,60 +167,55 @@ class Counts(NamedTuple):
     counts: NDArray[np.int64]
 
 
-def _measured(
-    frames: Sequence[tuple[DataFrame, tuple[str, ...]]],
-    shares: Sequence[float],
-    known: Sequence[Reads],
-    matching: bool,
-) -> list[Counts]:
-    """What there is in each, or in a sample. One job does it, in which Spark works on all of them at the same time.
+def _measured(frames: Sequence[Keyed], shares: Sequence[float], sizes: Sequence[Reads], matching: bool) -> list[Counts]:
+    """Counts the keys of samples of all frames in one job.
 
-    If they are few, the hashes come here to be counted: Spark takes twice as long for its sketches of them. Where it
-    cannot be sure that they are few, no more than some come; if there are more, it is Spark who counts after all.
+    If the rows are few, their hashes come to the driver to be counted: Spark's sketches take twice as long. Where Spark
+    cannot be sure that they are few, each task stops after some; if there were more, Spark counts them after all.
     """
     few = 2 * ENOUGH * len(frames)
-    is_sure = sum(one.most * share for one, share in zip(known, shares, strict=True)) <= few
-    likely = sum(inf if one.grows else one.rows * share for one, share in zip(known, shares, strict=True))
+    is_sure = sum(size.most * share for size, share in zip(sizes, shares, strict=True)) <= few
+    likely = sum(inf if size.grows else size.rows * share for size, share in zip(sizes, shares, strict=True))
     if is_sure or likely <= few / 2:
         together = reduce(DataFrame.unionAll, _hashes(frames, shares, None if is_sure else few))
         hash_of, is_null, part_of = (values.to_numpy() for values in together.toArrow())
-        sizes = np.bincount(part_of)
-        if is_sure or (sizes < few // (np.arange(sizes.size) // len(frames) + 1)).all():
-            each = [part_of % len(frames) == number for number in range(len(frames))]
-            return [_counted(hash_of[own & ~(is_null & matching)], is_null[own]) for own in each]
+        sizes_of_parts = np.bincount(part_of)
+        limits = few // (np.arange(sizes_of_parts.size) // len(frames) + 1)
+        if is_sure or (sizes_of_parts < limits).all():
+            own = [part_of % len(frames) == number for number in range(len(frames))]
+            return [_counted(hash_of[rows & ~(is_null & matching)], is_null[rows]) for rows in own]
     hashes = _hashes(frames, shares)
     if matching:
         counted = F.when(~column("is_null"), column("hash")).alias("hash")
         hashes = [rows.select(counted, column("is_null")) for rows in hashes]
-    told = measures("hash", column("is_null"))
-    numbered = [rows.agg(*told, F.lit(number).alias("number")) for number, rows in enumerate(hashes)]
-    rows = sorted(reduce(DataFrame.unionAll, numbered).collect(), key=lambda row: row["number"])
-    return [_parsed(row.asDict()) for row in rows]
+    aggregates = measures("hash", column("is_null"))
+    numbered = [rows.agg(*aggregates, F.lit(number).alias("number")) for number, rows in enumerate(hashes)]
+    results = sorted(reduce(DataFrame.unionAll, numbered).collect(), key=lambda row: row["number"])
+    return [_parsed(row.asDict()) for row in results]
 
 
-def _hashes(
-    frames: Sequence[tuple[DataFrame, tuple[str, ...]]], shares: Sequence[float], most: int | None = None
-) -> list[DataFrame]:
-    """Of a sample of each: the hash of the key, whether a column of it is NULL, and the part that the row is from.
+def _hashes(frames: Sequence[Keyed], shares: Sequence[float], most: int | None = None) -> list[DataFrame]:
+    """Returns, for a sample of each frame: the hash of the key, whether it has a NULL, and the part a row is from.
 
-    Parts are the tasks of the first frame, of the second and so on: number t of frame f is t times the frames, and f.
+    A part is a task of a frame: task t of frame f is part t * len(frames) + f.
 
-    most: task t stops after 1 / (t + 1) of so many rows, which does for all where tasks have the same. With `limit`,
-        all rows would have to come together in one task first, and it would take a third longer.
+    most: task t stops after 1 / (t + 1) of this many rows, which suffices for all where tasks have equally many.
+        `limit` would bring all rows together in one task first, and take a third longer.
     """
-    found = []
-    for number, ((df, keys), share) in enumerate(zip(frames, shares, strict=True)):
-        # As df.sample, which takes a third longer: rows by the hash of their number.
+    samples = []
+    for number, (frame, share) in enumerate(zip(frames, shares, strict=True)):
+        # df.sample takes a third longer than choosing rows by the hash of their number.
         below = max(1, round(share * 2**32))
-        wanted = [f"shiftrightunsigned(xxhash64(monotonically_increasing_id()), 32) < {below}L"] if share < 1 else []
+        filters = [f"shiftrightunsigned(xxhash64(monotonically_increasing_id()), 32) < {below}L"] if share < 1 else []
         if most is not None:
-            # This one numbers the rows that come so far. In its upper bits is the task, in the others the row.
+            # Here it numbers the rows that passed the filter before: the task in its upper bits, the row in the others.
             row = f"(monotonically_increasing_id() & {2**33 - 1}L)"
-            wanted.append(f"{row} < {most}L DIV (spark_partition_id() + 1)")
-        rows = df.where(" AND ".join(wanted)) if wanted else df
+            filters.append(f"{row} < {most}L DIV (spark_partition_id() + 1)")
+        rows = frame.df.where(" AND ".join(filters)) if filters else frame.df
+        key, is_null = hashing(frame.df, frame.names), any_null(frame.names)
         part = f"spark_partition_id() * {len(frames)} + {number} AS part"
-        found.append(rows.selectExpr(f"{hashing(df, keys)} AS hash", f"{any_null(keys)} AS is_null", part))
-    return found
+        samples.append(rows.selectExpr(f"{key} AS hash", f"{is_null} AS is_null", part))
+    return samples
 
 
 def _counted(hashes: NDArray[np.int64], is_null: NDArray[np.bool_]) -> Counts:
@@ -268,80 +226,95 @@ def _counted(hashes: NDArray[np.int64], is_null: NDArray[np.bool_]) -> Counts:
 
 @dataclass(frozen=True, eq=False)
 class Watched:
-    """Rows that are profiled while something else reads them; what `watch` gives."""
+    """Rows that are profiled while another job reads them; what `watch` returns.
+
+    >>> sl.watch(df, "user").rows.write.parquet("out")                                           # doctest: +SKIP
+    """
 
     rows: DataFrame
-    keys: tuple[str, ...]
-    df: DataFrame = field(repr=False)
+    frame: Keyed = field(repr=False)
     observation: Observation = field(repr=False)
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The key's columns."""
+        return self.frame.names
+
     def profile(self) -> Profile:
-        """The profile of the rows, after the first action that reads them all; it waits for that."""
-        return _profile(self.df, self.keys, _parsed(observed(self.observation)), sample=1.0, seconds=0.0)
+        """Returns the profile of the rows; waits for the first action that reads them all.
+
+        Before Spark 4.3, rows of failed task attempts are counted, too: the profile is then not `exact`.
+        """
+        return replace(_profile(self.frame, _parsed(observed(self.observation)), 1.0, 0.0), exact=EXACT_OBSERVATIONS)
 
 
-def watch(df: DataFrame, *keys: str) -> Watched:
-    """The same rows, which are profiled by the first job that reads them, for next to nothing.
+def watch(df: DataFrame, *keys: Key) -> Watched:
+    """Returns the same rows, which the first job that reads them profiles at almost no cost.
 
-    >>> watched = watch(df, "k")                                                                 # doctest: +SKIP
+    df: the rows.
+    keys: what PySpark's groupBy takes: names of columns, nested fields, Columns, or lists of these.
+
+    >>> watched = sl.watch(df, "user")                                                           # doctest: +SKIP
     >>> watched.rows.write.parquet("out")                                                        # doctest: +SKIP
     >>> watched.profile().straggler(64)                                                          # doctest: +SKIP
     """
-    observation, (name,) = Observation(), unused(df, "hash")
-    rows = df.select("*", hashed(df, keys).alias(name)).observe(observation, *measures(name, F.expr(any_null(keys))))
-    return Watched(rows.select(*map(column, df.columns)), tuple(keys), df, observation)
+    frame, observation = keyed(df, keys), Observation()
+    (name,) = unused(frame.df, "hash")
+    hashes = frame.df.select("*", hashed(frame.df, frame.names).alias(name))
+    rows = hashes.observe(observation, *measures(name, F.expr(any_null(frame.names))))
+    return Watched(rows.select(*map(column, df.columns)), frame, observation)
 
 
 def measures(hashes: str, is_null: Column) -> list[Column]:
-    """Aggregates of the rows from which a profile is made: of a pass of its own, or of `df.observe`.
+    """Returns the aggregates that a profile is made from, for a pass of its own or for `df.observe`.
 
-    hashes: the column of key hashes. A column, because aggregates would not compile an expression.
+    hashes: the column of key hashes; a column, because Spark would not compile an expression in these aggregates.
     """
     return [*frequencies(hashes), distinct(hashes).alias("distinct"), F.count_if(is_null).alias("nulls")]
 
 
 def frequencies(hashes: str) -> list[Column]:
-    """The aggregates from which `histogram` is made; rows with NULL for a hash do not count."""
+    """Returns the aggregates that `histogram` is made from; rows whose hash is NULL do not count."""
     top = F.call_function("approx_top_k", column(hashes), F.lit(KEPT), F.lit(TRACKED))
     return [F.count(column(hashes)).alias("rows"), top.alias("top")]
 
 
 def distinct(hashes: str) -> Column:
-    """About how many hashes there are."""
-    # Not approx_count_distinct: as exact as this, its buffer has hundreds of columns, which are slow to compile.
+    """Returns an aggregate that estimates the number of different hashes."""
+    # Not approx_count_distinct: at this accuracy its buffer has hundreds of columns, which are slow to compile.
     return F.hll_sketch_estimate(F.hll_sketch_agg(column(hashes), F.lit(12)))
 
 
-def histogram(found: Mapping[str, Any], sample: float = 1.0) -> Histogram:
-    """The histogram of rows, of which `frequencies` found this; nothing was found where there were no rows.
+def histogram(counted: Mapping[str, Any], sample: float = 1.0) -> Histogram:
+    """Makes a histogram from the results of `frequencies`, which are empty where there were no rows.
 
-    sample: the share of rows that was looked at.
+    sample: the share of rows that was counted.
     """
-    return _histogram(_parsed(found), sample)
+    return _histogram(_parsed(counted), sample)
 
 
-def _parsed(found: Mapping[str, Any]) -> Counts:
-    # Rows that were not to be counted have NULL for a hash, which Spark counts, too.
-    top = [(item, count) for item, count in found.get("top") or () if item is not None]
+def _parsed(counted: Mapping[str, Any]) -> Counts:
+    # Rows that must not count have NULL for a hash, which Spark's sketch counts, too.
+    top = [(item, count) for item, count in counted.get("top") or () if item is not None]
     hashes, counts = np.array(top, np.int64).reshape(-1, 2).T
-    return Counts(found.get("rows", 0), found.get("distinct", 0), found.get("nulls", 0), hashes, counts)
+    return Counts(counted.get("rows", 0), counted.get("distinct", 0), counted.get("nulls", 0), hashes, counts)
 
 
-def _histogram(found: Counts, sample: float) -> Histogram:
-    kept = found.counts >= (0 if sample == 1 else RARE)
-    hashes, counts = found.hashes[kept].view(np.uint64), found.counts[kept].astype(np.float64)
+def _histogram(counted: Counts, sample: float) -> Histogram:
+    frequent = counted.counts >= (0 if sample == 1 else RARE)
+    hashes, counts = counted.hashes[frequent].view(np.uint64), counted.counts[frequent].astype(np.float64)
     order = np.lexsort((hashes, -counts))
-    rest = max(0.0, found.rows - float(counts.sum()))
+    rest = max(0.0, counted.rows - float(counts.sum()))
     return Histogram(hashes[order], counts[order] / sample, rest / sample)
 
 
-def _profile(df: DataFrame, keys: Sequence[str], found: Counts, sample: float, seconds: float) -> Profile:
-    rows, nulls = (round(number / sample) for number in (found.rows, found.nulls))
-    return Profile(tuple(keys), rows, found.distinct, nulls, _histogram(found, sample), seconds, sample, df)
+def _profile(frame: Keyed, counted: Counts, sample: float, seconds: float) -> Profile:
+    rows, nulls = (round(number / sample) for number in (counted.rows, counted.nulls))
+    return Profile(frame.names, rows, counted.distinct, nulls, _histogram(counted, sample), seconds, sample, frame)
 
 
 def observed(observation: Observation) -> dict[str, Any]:
-    """What was observed, once the first action on the rows is done; nothing if Spark found that there are no rows."""
+    """Returns what was observed, once the first action on the rows is done; nothing if Spark ran no task for it."""
     try:
         return observation.get
     except Exception as failure:

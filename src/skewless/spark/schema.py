@@ -1,7 +1,9 @@
-"""Schemas of Spark, given in words or as types, and the Arrow schemas of the same rows."""
+"""Spark schemas, from DDL strings or types, and the Arrow schemas of the same rows."""
 
 from __future__ import annotations
 
+import json
+from functools import lru_cache
 from typing import Any, cast
 
 import pyarrow as pa
@@ -9,11 +11,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 from pyspark.sql.types import DataType, StructField, StructType
 
-from skewless.arrays import require
+from skewless.arguments import require
+from skewless.spark.plans import Session
 
 
 def nullable(schema: StructType) -> StructType:
-    """The same fields, any of which may be NULL, and anything in them."""
+    """Returns the same fields, nullable at every level."""
     return StructType([StructField(field.name, _nullable(field.dataType)) for field in schema.fields])
 
 
@@ -27,22 +30,22 @@ def _nullable(kind: DataType) -> DataType:
     return kind
 
 
-def schema_of(given: StructType | str) -> StructType:
-    """A schema as given, or in words such as 'n long'."""
-    schema = StructType.fromDDL(given) if isinstance(given, str) else given
-    require(isinstance(schema, StructType), f"a schema names its fields, such as 'n long', not {given!r}")
-    return cast(StructType, schema)
-
-
-_ROWS: dict[str, Any] = {}  # Arrow schemas of rows, by Spark's
+def schema_of(schema: StructType | str) -> StructType:
+    """Returns a schema that is given as a StructType or as a DDL string such as 'n long'."""
+    parsed = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    is_struct = isinstance(parsed, StructType)
+    require(is_struct, f"a schema must be a StructType or a DDL string such as 'n long', not {schema!r}")
+    return cast(StructType, parsed)
 
 
 def rows_schema(df: DataFrame) -> pa.Schema:
-    """Of the rows as Spark hands them to Python, for a table without any."""
-    known = df.schema.json()
-    if known not in _ROWS:
-        _ROWS[known] = df.sparkSession.createDataFrame([], df.schema).toArrow().schema
-    return _ROWS[known]
+    """Returns the Arrow schema of a frame's rows as Spark passes them to Python."""
+    return _rows_schema(Session.of(df.sparkSession), df.schema.json())
+
+
+@lru_cache(maxsize=64)
+def _rows_schema(session: Session, schema: str) -> pa.Schema:
+    return session.spark.createDataFrame([], StructType.fromJson(json.loads(schema))).toArrow().schema
 
 
 _PLAIN: dict[type[DataType], Any] = {
@@ -64,7 +67,7 @@ _PLAIN: dict[type[DataType], Any] = {
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Of the same rows in Arrow. Times are in UTC, whatever the session's zone, for they are kept."""
+    """Returns the Arrow schema of the same rows. Timestamps are in UTC, as they are stored beyond the session."""
     return pa.schema([pa.field(field.name, _arrow(field.dataType)) for field in schema.fields])
 
 
@@ -77,9 +80,6 @@ def _arrow(kind: DataType) -> pa.DataType:
         return pa.map_(_arrow(kind.keyType), _arrow(kind.valueType))
     if isinstance(kind, T.DecimalType):
         return pa.decimal128(kind.precision, kind.scale)
-    known = _PLAIN.get(type(kind))
-    require(
-        known is not None,
-        f"states and results have no fields of type {kind.simpleString()}",
-    )
-    return known
+    plain = _PLAIN.get(type(kind))
+    require(plain is not None, f"states and results cannot have fields of type {kind.simpleString()}")
+    return plain

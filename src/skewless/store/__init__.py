@@ -1,11 +1,11 @@
-"""Keyed state that moves: versioned by batch, durable in files by host and hot key, with a hot copy for each worker.
+"""Keyed state that can move between workers: durable files by host and hot key, and a hot copy for each worker.
 
-A batch goes so. The driver has the manifest of the batch before, and a table. Each task opens the hot copy of its
-worker, which catches up from the durable files; gets the states of the keys that it touches; and writes what changed to
-a file of its own. The driver commits the receipts of the tasks that Spark says have succeeded:
+In a batch, the driver has the manifest of the batch before and a table. Each task opens the hot copy of its worker,
+which catches up from the durable files, looks up the states of its keys, and writes the changes to a new file. The
+driver commits the receipts of the task attempts that succeeded:
 
-    with opened(directory, worker, store, manifest, share) as copy:         # on the worker
-        known = copy.get(places, texts)
+    with open_hot_copy(directory, worker, store, manifest, share) as copy:  # on the worker
+        entries = copy.get(positions, texts)
         receipt = store.write(changes, share, version, worker)
     manifest = manifest.committed(store, version, receipts)                 # on the driver
 """
@@ -13,10 +13,10 @@ a file of its own. The driver commits the receipts of the tasks that Spark says 
 from __future__ import annotations
 
 from skewless.store.codec import Codec, Values
-from skewless.store.files import Damaged, Receipt, Segment, Store, Tally
-from skewless.store.hotcopy import Entry, HotCopy, opened
+from skewless.store.files import Damaged, Receipt, Segment, StateStore, Tally
+from skewless.store.hotcopy import Entry, HotCopy, open_hot_copy
 from skewless.store.manifest import Manifest, discard, entries, merge, sweep
-from skewless.store.share import Places, Share
+from skewless.store.share import Positions, Share
 
 __all__ = [
     "Codec",
@@ -24,16 +24,16 @@ __all__ = [
     "Entry",
     "HotCopy",
     "Manifest",
-    "Places",
+    "Positions",
     "Receipt",
     "Segment",
     "Share",
-    "Store",
+    "StateStore",
     "Tally",
     "Values",
     "discard",
     "entries",
     "merge",
-    "opened",
+    "open_hot_copy",
     "sweep",
 ]

@@ -1,4 +1,4 @@
-"""Rows of any Arrow types as JSON and back, exactly: how keys are told apart, and how states lie in the hot copy."""
+"""Exact conversion of rows of any Arrow types to JSON and back: for comparing keys, and for states in the hot copy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from skewless.arrays import require
+from skewless.arguments import require
 
 Values: TypeAlias = tuple[Any, ...]  # the fields of a row, as Python values
 _EPOCH = dt.datetime(1970, 1, 1)
@@ -27,7 +27,7 @@ _in_lines = json.JSONEncoder(ensure_ascii=False, separators=(_SEPARATOR, ":"), c
 
 
 class _Form(NamedTuple):
-    """How values of a type become JSON and come back; None where they are JSON already."""
+    """Functions that turn values of a type into JSON and back; None where values are JSON already."""
 
     out: Callable[[Any], Any] | None
     back: Callable[[Any], Any] | None
@@ -35,9 +35,9 @@ class _Form(NamedTuple):
 
 @dataclass(frozen=True)
 class Codec:
-    """Rows by a schema <-> JSON texts, one a row.
+    """Converts rows of a schema to JSON texts, one a row, and back.
 
-    canonical: equal keys, as Spark groups them, get equal texts: -0.0 is 0.0, and a map has no order.
+    canonical: give keys that Spark groups together the same text: -0.0 becomes 0.0, and maps are sorted.
     """
 
     schema: pa.Schema
@@ -48,17 +48,20 @@ class Codec:
         return [_form(field.type, self.canonical) for field in self.schema]
 
     def texts(self, rows: pa.StructArray | pa.Table) -> list[str | None]:
-        """The text of each row; None where the row as a whole is NULL."""
+        """Returns the text of each row; None where the whole row is NULL."""
         table = isinstance(rows, pa.Table)
         columns = rows.columns if table else rows.flatten()
-        fields = [_texts(*each) for each in zip(columns, self.schema.types, self._forms, strict=True)]
+        fields = [
+            _texts(column, kind, form)
+            for column, kind, form in zip(columns, self.schema.types, self._forms, strict=True)
+        ]
         texts: list[str | None] = [f"[{','.join(row)}]" for row in zip(*fields, strict=True)]
         if table or rows.null_count == 0:
             return texts
-        return [text if there else None for text, there in zip(texts, rows.is_valid().to_pylist(), strict=True)]
+        return [text if is_valid else None for text, is_valid in zip(texts, rows.is_valid().to_pylist(), strict=True)]
 
     def values(self, texts: Sequence[str]) -> list[Values]:
-        """The rows of these texts, as tuples of Python values: a struct is a dict, and so is a map if it can be."""
+        """Returns the rows of these texts as tuples of Python values; structs and maps with plain keys are dicts."""
         rows = json.loads(f"[{','.join(texts)}]")
         backs = [form.back for form in self._forms]
         if not any(backs):
@@ -71,7 +74,7 @@ class Codec:
         return [tuple(row) for row in rows]
 
     def array(self, rows: Sequence[Values | None]) -> pa.StructArray:
-        """Rows of Python values as Arrow; None is NULL."""
+        """Returns rows of Python values as Arrow; None becomes NULL."""
         width = len(self.schema)
         blank = (None,) * width
         columns = zip(*(blank if row is None else row for row in rows), strict=True) if rows else [()] * width
@@ -80,33 +83,36 @@ class Codec:
         return pa.StructArray.from_arrays(arrays, fields=list(self.schema), mask=mask)
 
 
-def changing(columns: Sequence[pa.Array], again: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which of the rows that should have the key of the row before do not seem to; their texts decide."""
-    found = np.zeros(again.size, np.bool_)
-    for column in columns:
+def differs_from_last(keys: Sequence[pa.Array], same_position: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Returns which rows with the position of the row before seem to have another key.
+
+    Errs on the side of a difference, as for nested types and NaN: the texts of the keys decide.
+    """
+    differs = np.zeros(same_position.size, np.bool_)
+    for column in keys:
         if pa.types.is_nested(column.type):
-            return again
-        this, last = column.slice(1), column.slice(0, max(again.size - 1, 0))
-        same = pc.or_(pc.fill_null(pc.equal(this, last), False), pc.and_(pc.is_null(this), pc.is_null(last)))
-        found[1:] |= ~np.asarray(same)
-    return found & again
+            return same_position
+        this, last = column.slice(1), column.slice(0, max(same_position.size - 1, 0))
+        is_equal = pc.or_(pc.fill_null(pc.equal(this, last), False), pc.and_(pc.is_null(this), pc.is_null(last)))
+        differs[1:] |= ~np.asarray(is_equal)
+    return differs & same_position
 
 
 def _array(values: Sequence[Any], field: pa.Field) -> pa.Array:
     try:
         return pa.array(values, field.type)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-        raise TypeError(f"field {field.name!r} is of type {field.type}: {error}") from error
+        raise TypeError(f"field {field.name!r} must be of type {field.type}: {error}") from error
 
 
 def _texts(column: pa.Array, kind: pa.DataType, form: _Form) -> list[str]:
-    """The text of each value."""
+    """Returns the text of each value."""
     values = column.to_pylist()
     if form.out is not None:
         values = [_or_none(form.out, value) for value in values]
     if pa.types.is_nested(kind):
         return [_encoded(value) for value in values]
-    # One call for all is several times faster than a call for each.
+    # One call for all values is several times faster than one call a value.
     return _in_lines(values)[1:-1].split(_SEPARATOR) if values else []
 
 
@@ -117,7 +123,7 @@ def _or_none(function: Callable[[Any], Any], value: Any) -> Any:
 def _form(kind: pa.DataType, canonical: bool) -> _Form:
     types = pa.types
     if types.is_floating(kind):
-        require(not types.is_float16(kind), "a state or key has no halffloat fields: Spark has none")
+        require(not types.is_float16(kind), "states and keys cannot have halffloat fields, as Spark has no such type")
         return _Form((lambda value: value + 0.0) if canonical else None, None)
     if types.is_integer(kind) or types.is_boolean(kind) or types.is_null(kind):
         return _Form(None, None)
@@ -139,13 +145,13 @@ def _form(kind: pa.DataType, canonical: bool) -> _Form:
         return _map(kind, canonical)
     if types.is_struct(kind):
         return _struct(kind, canonical)
-    raise ValueError(f"a state or key has no fields of type {kind}: Spark gives none such")
+    raise ValueError(f"states and keys cannot have fields of type {kind}, as Spark has no such type")
 
 
 def _timestamp(kind: pa.DataType) -> _Form:
     zone = None if kind.tz is None else dt.UTC
     epoch = _EPOCH.replace(tzinfo=zone)
-    require(kind.tz in (None, "UTC"), f"timestamps are in UTC or without a zone, not in {kind.tz}")
+    require(kind.tz in (None, "UTC"), f"states and keys have timestamps in UTC or without a zone, not in {kind.tz}")
     return _Form(lambda value: (value - epoch) // _TICK, lambda value: epoch + value * _TICK)
 
 

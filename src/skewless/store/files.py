@@ -1,35 +1,35 @@
-"""The durable files of a store: blocks of rows, one for each host or hot key, and an index that says where they are."""
+"""The durable files of a state store: blocks of rows, one for each host or hot key, and indexes of blocks."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple, Self
 from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyarrow import fs
 
-from skewless.arrays import require
-from skewless.kernels.place import hosts_at
+from skewless.arguments import require
+from skewless.filesystem import resolve, write_file
+from skewless.kernels.position import hosts_at
 from skewless.store.codec import Codec
-from skewless.store.share import Places, Share
+from skewless.store.share import Positions, Share
 
 FORMAT = 2
-GAP = 1 << 16  # blocks that are no farther apart than this are read in one go
+POSITION = "place"  # the name of the column with key positions on disk
+GAP = 1 << 16  # bytes; blocks that are at most this far apart are read in one request
+NO_HOST = -1
 INDEX = pa.schema(
     {
         "file": pa.string(),
         "size": pa.int32(),  # the number of hosts when the block was written
-        "host": pa.int32(),  # -1: the block is that of a hot key
-        "hot": pa.uint64(),
+        "host": pa.int32(),  # NO_HOST for the block of a hot key
+        "hot": pa.uint64(),  # the position of the hot key, or NULL
         "offset": pa.int64(),
         "length": pa.int64(),
         "rows": pa.int64(),
@@ -38,13 +38,26 @@ INDEX = pa.schema(
 )
 
 
+class IndexRow(NamedTuple):
+    """A row of an index: where the changes of one host or hot key are. The fields are those of INDEX."""
+
+    file: str
+    size: int
+    host: int
+    hot: int | None
+    offset: int = 0
+    length: int = 0
+    rows: int = 0
+    checksum: int = 0
+
+
 class Damaged(RuntimeError):
-    """A durable file is not what was written; the message names it."""
+    """Raised when a durable file is missing or its checksum is wrong; the message names the file."""
 
 
 @dataclass
 class Tally:
-    """What was read from durable files."""
+    """Counts what is read from durable files."""
 
     files: int = 0
     blocks: int = 0
@@ -54,36 +67,40 @@ class Tally:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What a task wrote, for the driver to commit: an index of blocks."""
+    """The index of the blocks that a task wrote, for the driver to commit."""
 
     index: pa.Table
 
     def to_bytes(self) -> bytes:
+        """Returns the receipt as an Arrow stream."""
         return _stream(self.index)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
+        """Returns the receipt that `to_bytes` wrote."""
         return cls(pa.ipc.open_stream(data).read_all())
 
 
 @dataclass(frozen=True)
 class Segment:
-    """What changed after version `since`, up to version `until`; None: since nothing was there."""
+    """The changes after version `since`, up to version `until`; with `since` None, all of the state: a snapshot."""
 
     since: int | None
     until: int
-    index: str  # the file with the index
+    index: str  # name of the index file
     rows: int
     bytes: int
 
 
 @dataclass(frozen=True)
-class Store:
-    """Where the states of keys are kept for good, and of which types they are.
+class StateStore:
+    """Durable states by key.
 
-    root: a directory, or the address of one on any filesystem that pyarrow reaches.
-    Files get names that nobody else uses, so that attempts of one task do not meet. A file counts only when a commit
-    names it; all others are garbage, half-written ones too.
+    root: a directory, as a path or as a URI of any filesystem that pyarrow reaches.
+    key, state: the fields of keys and of states.
+
+    Every file gets a new, unique name, so that attempts of the same task do not overwrite each other. A file belongs to
+    the state only if a committed manifest names it; all others, also partly written ones, are garbage.
     """
 
     root: str
@@ -91,78 +108,84 @@ class Store:
     state: pa.Schema
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Store, (self.root, self.key, self.state)  # without what was made of them
+        return StateStore, (self.root, self.key, self.state)  # without cached properties
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """Of changes: a key whose state and timeout are both NULL was removed."""
-        fields = {"place": pa.uint64(), "key": pa.struct(list(self.key)), "state": pa.struct(list(self.state))}
+        """The columns of changes. A key whose state and timeout are both NULL was removed."""
+        fields = {POSITION: pa.uint64(), "key": pa.struct(list(self.key)), "state": pa.struct(list(self.state))}
         return pa.schema({**fields, "timeout": pa.int64()})
 
     @property
     def types(self) -> str:
-        """The types of keys and states, for people and for comparison."""
+        """The types of keys and states as text, for comparison and error messages."""
         return f"key {self.schema.field('key').type}, state {self.schema.field('state').type}"
 
     @cached_property
     def key_codec(self) -> Codec:
+        """Converts keys to texts: equal ones for keys that Spark groups together."""
         return Codec(self.key, canonical=True)
 
     @cached_property
     def state_codec(self) -> Codec:
+        """Converts states to texts and back."""
         return Codec(self.state)
 
     def write(self, changes: pa.Table, share: Share, version: int, worker: int, kind: str = "changes") -> Receipt:
-        """Write changes in blocks by the units of a share, and say where they are."""
+        """Writes changes of keys of a share in blocks; returns their index."""
         require(changes.schema.equals(self.schema), f"changes have the columns {self.schema}, not {changes.schema}")
-        places = places_of(changes)
-        require(bool(share.has(places).all()), f"worker {worker} wrote the state of keys that it does not answer for")
-        hot = share.hot[share.owned]
-        size = share.hosts.size
-        # Owned hot keys are listed even if they did not change: then nobody looks for them among those of their host.
-        lines = [("", size, -1, place, 0, 0, 0, 0) for place in hot.tolist()]
+        positions = positions_of(changes)
+        is_own = bool(share.has(positions).all())
+        require(is_own, f"worker {worker} wrote states of keys that belong to other workers")
+        # Hot keys are listed even if unchanged: then readers need not look for them in the block of their host.
+        hot = share.hot[share.owned].tolist()
+        blocks = [IndexRow(file="", size=share.hosts.size, host=NO_HOST, hot=position) for position in hot]
         if changes.num_rows:
             name = f"{kind}-{version:012d}-{worker:05d}-{uuid4().hex}.arrow"
-            data, blocks = self._blocks(changes, share, places)
-            put(self.root, name, data)
-            lines += [(name, size, *block) for block in blocks]
-        columns = zip(*lines, strict=True) if lines else [()] * len(INDEX)
+            data, written = self._blocks(name, changes, share)
+            write_file(self.root, name, data)
+            blocks += written
+        columns = zip(*blocks, strict=True) if blocks else [()] * len(INDEX)
         arrays = [pa.array(column, field.type) for column, field in zip(columns, INDEX, strict=True)]
         return Receipt(pa.table(arrays, schema=INDEX))
 
-    def _blocks(self, changes: pa.Table, share: Share, places: Places) -> tuple[pa.Buffer, list[tuple[Any, ...]]]:
-        units = share.units(places)
+    def _blocks(self, name: str, changes: pa.Table, share: Share) -> tuple[pa.Buffer, list[IndexRow]]:
+        """Returns the content of a file with these changes, and the rows of its blocks in the index."""
+        units = share.units(positions_of(changes))
         order = np.argsort(units, kind="stable")
         rows = changes.take(order).combine_chunks().to_batches()[0]
         bounds = np.append(np.flatnonzero(np.diff(units[order], prepend=-1)), order.size).tolist()
-        sink, found = pa.BufferOutputStream(), []
+        n_hosts = share.hosts.size
+        row = partial(IndexRow, file=name, size=n_hosts)
+        sink, blocks = pa.BufferOutputStream(), []
         with pa.ipc.new_file(sink, self.schema) as file:
             for start, stop in pairwise(bounds):
-                block = rows.slice(start, stop - start)
-                file.write_batch(block)
-                length = pa.ipc.get_record_batch_size(block)  # before the first one goes the head of the file
+                batch = rows.slice(start, stop - start)
+                file.write_batch(batch)
+                length = pa.ipc.get_record_batch_size(batch)  # the first write also writes the file's header
                 unit = int(units[order[start]])
-                is_host = unit < share.hosts.size
-                place = None if is_host else int(share.hot[unit - share.hosts.size])
-                found.append((unit if is_host else -1, place, sink.tell() - length, length, stop - start))
+                host, hot = (unit, None) if unit < n_hosts else (NO_HOST, int(share.hot[unit - n_hosts]))
+                offset, n_rows = sink.tell() - length, stop - start
+                blocks.append(row(host=host, hot=hot, offset=offset, length=length, rows=n_rows))
         data = sink.getvalue()
-        return data, [(*block, zlib.crc32(data.slice(block[2], block[3]))) for block in found]
+        return data, [entry._replace(checksum=zlib.crc32(data.slice(entry.offset, entry.length))) for entry in blocks]
 
     def read(self, segment: Segment, share: Share, tally: Tally | None = None) -> pa.Table:
-        """The rows of a share in a segment; only blocks that may hold them are read."""
+        """Returns the rows of a share in a segment; reads only blocks that may hold some."""
         tally = Tally() if tally is None else tally
         index = load_index(self.root, segment.index)
-        wanted = np.flatnonzero(_may_hold(index, share))
-        by_file = np.split(wanted, np.flatnonzero(np.diff(index.file[wanted])) + 1)
-        batches = [batch for blocks in by_file if blocks.size for batch in self._read(index, blocks, tally)]
-        found = pa.Table.from_batches(batches, self.schema)
-        own = share.has(places_of(found))
-        # In one piece: there are many small blocks, and each would be filtered on its own.
-        return found if own.all() else found.combine_chunks().filter(pa.array(own))
+        blocks = np.flatnonzero(_may_hold(index, share))
+        by_file = np.split(blocks, np.flatnonzero(np.diff(index.file[blocks])) + 1)
+        batches = [batch for of_file in by_file if of_file.size for batch in self._read(index, of_file, tally)]
+        rows = pa.Table.from_batches(batches, self.schema)
+        is_own = share.has(positions_of(rows))
+        # Combined first, as filtering many small chunks one by one is slow.
+        return rows if is_own.all() else rows.combine_chunks().filter(pa.array(is_own))
 
     def _read(self, index: Index, blocks: NDArray[np.int64], tally: Tally) -> Iterator[pa.RecordBatch]:
-        """The rows of blocks of one file."""
-        name = index.names[index.file[blocks[0]]]
+        """Yields the rows of blocks, given by their numbers, of one file."""
+        filesystem, directory = resolve(self.root)
+        path = f"{directory}/{index.names[index.file[blocks[0]]]}"
         offsets, lengths, checksums = index.offset[blocks], index.length[blocks], index.checksum[blocks].tolist()
         ends = offsets + lengths
         first = np.flatnonzero(np.append(True, offsets[1:] > ends[:-1] + GAP)).tolist()
@@ -170,36 +193,34 @@ class Store:
         tally.blocks += blocks.size
         tally.bytes += int(lengths.sum())
         try:
-            with opened(self.root).open_input_file(self._path(name)) as file:
+            with filesystem.open_input_file(path) as file:
                 for start, stop in zip(first, [*first[1:], offsets.size], strict=True):
-                    at = int(offsets[start])
-                    data = pa.py_buffer(file.read_at(int(ends[stop - 1]) - at, at))
+                    base = int(offsets[start])
+                    data = pa.py_buffer(file.read_at(int(ends[stop - 1]) - base, base))
                     for number in range(start, stop):
-                        block = data[int(offsets[number]) - at : int(ends[number]) - at]
-                        whole = block.size == lengths[number] and zlib.crc32(block) == checksums[number]
-                        if not whole:
-                            raise Damaged(f"the state file {self._path(name)} is damaged at byte {offsets[number]}")
+                        block = data[int(offsets[number]) - base : int(ends[number]) - base]
+                        is_intact = block.size == lengths[number] and zlib.crc32(block) == checksums[number]
+                        if not is_intact:
+                            raise Damaged(f"the state file {path} is damaged at byte {offsets[number]}")
                         rows = pa.ipc.read_record_batch(block, self.schema)
                         tally.rows += rows.num_rows
                         yield rows
         except (OSError, pa.ArrowInvalid) as error:
-            raise Damaged(f"the state file {self._path(name)} cannot be read: {error}") from error
-
-    def _path(self, name: str) -> str:
-        return path_of(self.root, name)
+            raise Damaged(f"the state file {path} cannot be read: {error}") from error
 
     def segment(self, receipts: Sequence[Receipt], since: int | None, until: int) -> Segment:
-        """Write the index of what several tasks wrote."""
+        """Writes the index of all blocks that several tasks wrote."""
         index = pa.concat_tables([receipt.index for receipt in receipts]) if receipts else INDEX.empty_table()
         name = f"index-{until:012d}-{uuid4().hex}.arrow"
         data = _stream(index)
-        put(self.root, name, pa.py_buffer(data + zlib.crc32(data).to_bytes(4, "little")))
-        return Segment(since, until, name, _total(index, "rows"), _total(index, "length"))
+        write_file(self.root, name, pa.py_buffer(data + zlib.crc32(data).to_bytes(4, "little")))
+        return Segment(since=since, until=until, index=name, rows=_total(index, "rows"), bytes=_total(index, "length"))
 
 
-def places_of(rows: pa.Table) -> Places:
-    places: Places = rows["place"].to_numpy()
-    return places
+def positions_of(rows: pa.Table) -> Positions:
+    """Returns the key positions of changes."""
+    positions: Positions = rows[POSITION].to_numpy()
+    return positions
 
 
 def _total(index: pa.Table, name: str) -> int:
@@ -214,13 +235,13 @@ def _stream(table: pa.Table) -> bytes:
 
 
 class Index(NamedTuple):
-    """Where the blocks of a segment are, in the order in which they lie in files: the columns of INDEX, to be read."""
+    """The columns of an index as arrays, sorted by file and offset."""
 
-    names: list[str]  # of files
-    file: NDArray[np.int64]  # the number of the name
+    names: list[str]  # of all files
+    file: NDArray[np.int64]  # number in `names`
     size: NDArray[np.int32]
     host: NDArray[np.int32]
-    hot: Places  # 0 if the block is not that of a hot key
+    hot: Positions  # 0 for the block of a host
     offset: NDArray[np.int64]
     length: NDArray[np.int64]
     rows: NDArray[np.int64]
@@ -228,63 +249,28 @@ class Index(NamedTuple):
 
 
 def _may_hold(index: Index, share: Share) -> NDArray[np.bool_]:
-    """Which blocks may hold keys of the share."""
-    alone = index.host < 0
-    wanted: NDArray[np.bool_] = np.zeros(alone.size, np.bool_)
-    wanted[alone] = share.has(index.hot[alone])
-    # A hot key of ours may be among those of its host, unless it was hot to those who wrote this, too.
-    among = share.hot[share.owned]
-    among = among[~np.isin(among, index.hot[alone])]
-    for size in np.unique(index.size[~alone]).tolist():
-        mask = share.folded(size)
-        mask[hosts_at(among, size)] = True
-        here = ~alone & (index.size == size)
-        wanted[here] = mask[index.host[here]]
-    return np.asarray(wanted & (index.rows > 0))
-
-
-@lru_cache(maxsize=64)
-def opened(root: str) -> Any:
-    return resolved(root)[0]
-
-
-@lru_cache(maxsize=64)
-def resolved(root: str) -> tuple[Any, str]:
-    """The filesystem of a path or URI, and the path on it."""
-    if "://" in root or root.startswith("file:"):
-        filesystem, path = fs.FileSystem.from_uri(root)
-        return filesystem, path
-    return fs.LocalFileSystem(), str(Path(root).absolute())
-
-
-def path_of(root: str, name: str) -> str:
-    return f"{resolved(root)[1]}/{name}"
-
-
-def put(root: str, name: str, data: pa.Buffer) -> None:
-    """Write a file. Its name is new, and nobody knows it before it is whole."""
-    filesystem, path = resolved(root)
-    if isinstance(filesystem, fs.LocalFileSystem):
-        filesystem.create_dir(path, recursive=True)
-    with naming(f"{path}/{name}"), filesystem.open_output_stream(f"{path}/{name}") as file:
-        file.write(data)
-
-
-@contextmanager
-def naming(path: str) -> Iterator[None]:
-    """Whoever cannot write says what."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(f"cannot write {path}: {error}") from error
+    """Returns which blocks may hold keys of the share."""
+    is_hot = index.host == NO_HOST
+    may_hold: NDArray[np.bool_] = np.zeros(is_hot.size, np.bool_)
+    may_hold[is_hot] = share.has(index.hot[is_hot])
+    # A hot key of this share may be in its host's block, unless it was hot to those who wrote the segment, too.
+    hot = share.hot[share.owned]
+    hot_in_host = hot[~np.isin(hot, index.hot[is_hot])]
+    for size in np.unique(index.size[~is_hot]).tolist():
+        hosts = share.folded(size)
+        hosts[hosts_at(hot_in_host, size)] = True
+        has_size = ~is_hot & (index.size == size)
+        may_hold[has_size] = hosts[index.host[has_size]]
+    return np.asarray(may_hold & (index.rows > 0))
 
 
 @lru_cache(maxsize=256)
 def load_index(root: str, name: str) -> Index:
-    """The index of a segment. Files never change, so that a process reads each once."""
-    path = path_of(root, name)
+    """Returns the index of a segment. Index files never change, so a process reads each only once."""
+    filesystem, directory = resolve(root)
+    path = f"{directory}/{name}"
     try:
-        with opened(root).open_input_file(path) as file:
+        with filesystem.open_input_file(path) as file:
             content = file.read()
     except OSError as error:
         raise Damaged(f"the state file {path} cannot be read: {error}") from error

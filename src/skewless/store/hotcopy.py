@@ -1,4 +1,4 @@
-"""The hot copy: the committed states of one worker's keys in a database on its local disk, to be read by key."""
+"""The hot copy: a database on the local disk with the committed states of a worker's keys, for lookups by key."""
 
 from __future__ import annotations
 
@@ -17,20 +17,24 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from skewless.kernels.place import hosts_at
+from skewless.kernels.position import hosts_at
 from skewless.store.bulk import Bulk
 from skewless.store.codec import Values
-from skewless.store.files import Store, Tally, places_of
+from skewless.store.files import StateStore, Tally, positions_of
 from skewless.store.manifest import Manifest, entries
-from skewless.store.share import Places, Share
+from skewless.store.share import Positions, Share
 
 T = TypeVar("T")
-Line: TypeAlias = tuple[int, str, str | None, int | None]  # of the database: place, key, state, timeout
-COPIES = 64  # attempts of one worker's task that may run on a machine at once
+# A row of the database: position, key, state, timeout. A plain tuple, as SQLite returns and takes: hot copies handle
+# millions of them.
+Line: TypeAlias = tuple[int, str, str | None, int | None]
+COPIES = 64  # most hot copies of a worker on a machine: attempts of its task that run at the same time
 AT_ONCE = 500  # keys in one query
-MANY = 1000  # states that come at once and are left in a file
+MANY = 1000  # when at least so many states arrive together, they stay in a file
 log = logging.getLogger(__name__)
 
+_REMOVED = (None, None)  # state and timeout of a key that was removed
+# The column `place` has the positions of keys, as in the durable files.
 _TABLES = """
 create table state (place integer, key text, state text, timeout integer, primary key (place, key)) without rowid;
 create index timeouts on state (timeout) where timeout is not null;
@@ -41,9 +45,9 @@ on conflict (place, key) do update set state = excluded.state, timeout = exclude
 
 
 class Entry(NamedTuple):
-    """What is known of a key. A key without a state may wait for its timeout all the same."""
+    """The state and timeout of a key. A key may have a timeout but no state."""
 
-    place: int
+    position: int
     key: Values
     state: Values | None
     timeout: int | None  # in milliseconds
@@ -51,14 +55,14 @@ class Entry(NamedTuple):
 
 @dataclass
 class HotCopy:
-    """The states of a share at the version of a manifest, from `opened`.
+    """The states of a share at the version of a manifest; made by `open_hot_copy`.
 
-    The database holds committed versions only, so that nothing is ever undone. States that came many at once lie in a
-    file beside it, until they change: then the database has them, or says that they are gone. It is a copy: whatever is
-    wrong with it, it is built anew from the durable files.
+    The database holds committed versions only, so nothing ever has to be undone. States that arrived in bulk are in a
+    file next to it until they change: then the database has the new state, or marks the key as removed. If either is
+    damaged, both are rebuilt from the durable files.
     """
 
-    store: Store
+    store: StateStore
     manifest: Manifest
     share: Share
     path: Path
@@ -67,41 +71,42 @@ class HotCopy:
     def __post_init__(self) -> None:
         self._bulk: Bulk | None = None
         self._connect()
-        self._sound(self._catch_up)
+        self._with_repair(self._catch_up)
 
-    def get(self, places: Places, keys: Sequence[str]) -> list[Entry | None]:
-        """What is known of these keys, given by place and text; None of those that have neither state nor timeout."""
-        found = self._sound(lambda: self._decoded(self._at(places)))
-        return [found.get(pair) for pair in zip(_signed(places).tolist(), keys, strict=True)]
+    def get(self, positions: Positions, keys: Sequence[str]) -> list[Entry | None]:
+        """Returns the entries of keys, given by position and text; None for a key with neither state nor timeout."""
+        entries = self._with_repair(lambda: self._decoded(self._at(positions)))
+        return [entries.get(pair) for pair in zip(_signed(positions).tolist(), keys, strict=True)]
 
-    def _at(self, places: Places) -> Iterator[Line]:
-        """What is known at these places, the newest last."""
+    def _at(self, positions: Positions) -> Iterator[Line]:
+        """Yields the lines at these positions, the newest of a key last."""
         if self._bulk is not None:
-            yield from self._lines(self._bulk.at(places))
-        yield from self._changed(places)
+            yield from self._lines(self._bulk.at(positions))
+        yield from self._in_database(positions)
 
-    def _changed(self, places: Places) -> Iterator[Line]:
-        """What the database has at these places."""
-        signed = _signed(places).tolist()
+    def _in_database(self, positions: Positions) -> Iterator[Line]:
+        signed = _signed(positions).tolist()
         for start in range(0, len(signed), AT_ONCE):
-            some = signed[start : start + AT_ONCE]
-            marks = ",".join("?" * len(some))
-            yield from self._db.execute(f"select * from state where place in ({marks})", some)
+            part = signed[start : start + AT_ONCE]
+            marks = ",".join("?" * len(part))
+            yield from self._db.execute(f"select * from state where place in ({marks})", part)
 
     def expired(self, now: int) -> list[Entry]:
-        """All keys whose timeout is now or was before."""
-        return list(self._sound(lambda: self._decoded(self._expired(now))).values())
+        """Returns all keys whose timeout is at most `now`."""
+        return list(self._with_repair(lambda: self._decoded(self._expired(now))).values())
 
     def _expired(self, now: int) -> Iterator[Line]:
         if self._bulk is not None:
-            late = self._bulk.expired(now)
-            changed = {line[:2] for line in self._changed(places_of(late))}
-            yield from (line for line in self._lines(late) if line[:2] not in changed)
+            expired = self._bulk.expired(now)
+            changed = {(position, key) for position, key, _, _ in self._in_database(positions_of(expired))}
+            for position, key, state, timeout in self._lines(expired):
+                if (position, key) not in changed:
+                    yield position, key, state, timeout
         yield from self._db.execute("select * from state where timeout <= ?", (now,))
 
     def entries(self) -> list[Entry]:
-        """All there is."""
-        return list(self._sound(lambda: self._decoded(self._all())).values())
+        """Returns all keys."""
+        return list(self._with_repair(lambda: self._decoded(self._all())).values())
 
     def _all(self) -> Iterator[Line]:
         if self._bulk is not None:
@@ -109,23 +114,24 @@ class HotCopy:
         yield from self._db.execute("select * from state")
 
     def _decoded(self, lines: Iterable[Line]) -> dict[tuple[int, str], Entry]:
-        """Entries by place and text, from lines of which the last of a key counts."""
-        newest = {line[:2]: line for line in lines}
-        found = [line for line in newest.values() if not _is_gone(line)]
-        places = _unsigned(np.array([line[0] for line in found], np.int64)).tolist()
-        keys = self.store.key_codec.values([line[1] for line in found])
-        states = iter(self.store.state_codec.values([line[2] for line in found if line[2] is not None]))
+        """Returns entries by position and key, from lines of which the last of a key counts."""
+        newest = {(position, key): (state, timeout) for position, key, state, timeout in lines}
+        for pair in [pair for pair, content in newest.items() if content == _REMOVED]:
+            del newest[pair]
+        positions = _unsigned(np.array([position for position, _ in newest], np.int64)).tolist()
+        keys = self.store.key_codec.values([key for _, key in newest])
+        states = iter(self.store.state_codec.values([state for state, _ in newest.values() if state is not None]))
         return {
-            line[:2]: Entry(place, key, None if line[2] is None else next(states), line[3])
-            for line, place, key in zip(found, places, keys, strict=True)
+            pair: Entry(position, key, None if state is None else next(states), timeout)
+            for (pair, (state, timeout)), position, key in zip(newest.items(), positions, keys, strict=True)
         }
 
-    def _sound(self, action: Callable[[], T]) -> T:
-        """Do it; if the database turns out to be damaged, do it with a new one."""
+    def _with_repair(self, action: Callable[[], T]) -> T:
+        """Runs an action; if the copy turns out to be damaged, rebuilds it and runs the action again."""
         try:
             return action()
         except (sqlite3.DatabaseError, ValueError, KeyError, TypeError) as error:
-            log.warning("the hot copy %s is built anew: %s", self.path, type(error).__name__)
+            log.warning("rebuilding the hot copy %s, which is damaged: %s", self.path, type(error).__name__)
         self.close()
         _remove(self.path)
         self._connect()
@@ -134,74 +140,76 @@ class HotCopy:
 
     def _connect(self) -> None:
         self._db = sqlite3.connect(self.path, isolation_level=None)
-        with suppress(sqlite3.DatabaseError):  # a damaged file is found out by the first query
-            # The copy survives the death of a process, not that of the machine: see `_boot`.
+        with suppress(sqlite3.DatabaseError):  # the first query finds a damaged file
+            # Writes survive a crash of the process, but not of the machine: see `_boot_id`.
             self._db.execute("pragma synchronous = off")
             self._db.execute("pragma journal_mode = wal")
             self._db.execute("pragma cache_size = -65536")
             self._db.execute(f"pragma mmap_size = {1 << 40}")
 
     def close(self) -> None:
+        """Closes the database."""
         with suppress(sqlite3.DatabaseError):
             self._db.close()
 
     def _catch_up(self) -> None:
-        """From whatever version and share it has to those that are wanted, all at once or not at all."""
+        """Brings the copy from its version and share to those of this batch, in one transaction."""
         self._db.execute("begin immediate")
         try:
-            known = self._meta()
-            version, token, boot = (known.get(name) for name in ("version", "token", "boot"))
+            meta = self._meta()
+            version, token, boot = (meta.get(name) for name in ("version", "token", "boot"))
             segments = self.manifest.since(int(version), str(token)) if version is not None else None
-            if segments is None or boot != _boot() or known.get("types") != self.store.types:
+            if segments is None or boot != _boot_id() or meta.get("types") != self.store.types:
                 self._db.execute("delete from state")
-                segments, had, self._bulk = (), Share.whole(False), None
+                segments, old_share, self._bulk = (), Share.whole(False), None
             else:
-                had, bulk = Share.from_json(str(known["share"])), known.get("bulk")
+                old_share, bulk = Share.from_json(str(meta["share"])), meta.get("bulk")
                 self._bulk = Bulk.from_json(bulk, self.path).within(self.share) if bulk else None
-            self._drop(had.without(self.share))
-            stays, comes = had.within(self.share), self.share.without(had)
+            self._drop(old_share.without(self.share))
+            staying, arriving = old_share.within(self.share), self.share.without(old_share)
             for segment in segments:
-                self._apply(self.store.read(segment, stays, self.tally))
-            if not comes.is_empty:
-                self._take_in(entries(self.store, self.manifest, comes, self.tally))
-            new = {
+                self._apply(self.store.read(segment, staying, self.tally))
+            if not arriving.is_empty:
+                self._take_in(entries(self.store, self.manifest, arriving, self.tally))
+            new_meta = {
                 "bulk": "" if self._bulk is None else self._bulk.to_json(),
                 "version": self.manifest.version,
                 "token": self.manifest.tokens[self.manifest.version],
-                "boot": _boot(),
+                "boot": _boot_id(),
                 "types": self.store.types,
                 "share": self.share.to_json(),
             }
-            self._db.executemany("insert or replace into meta values (?, ?)", list(new.items()))
+            self._db.executemany("insert or replace into meta values (?, ?)", list(new_meta.items()))
             self._db.execute("commit")
         except BaseException:
             with suppress(sqlite3.Error):
                 self._db.execute("rollback")
             raise
-        if new["bulk"] != known.get("bulk", ""):
-            _remove_bulks(self.path, self._bulk)
+        if new_meta["bulk"] != meta.get("bulk", ""):
+            _remove_bulks(self.path, keep=self._bulk)
 
     def _meta(self) -> dict[str, str]:
+        """Returns what the database says about itself; creates its tables if it is new."""
         if self._db.execute("select count(*) from sqlite_master").fetchone() == (0,):
             for statement in filter(str.strip, _TABLES.split(";")):
                 self._db.execute(statement)
         return dict(self._db.execute("select name, value from meta"))
 
-    def _drop(self, gone: Share) -> None:
-        """Forget the keys of a share. Those of a host lie together in the database, whatever the number of hosts."""
-        size, stays = gone.hosts.size, gone.hot[~gone.owned]
-        for host in np.flatnonzero(gone.hosts).tolist():
+    def _drop(self, leaving: Share) -> None:
+        """Deletes the keys of a share. The keys of a host are contiguous, whatever the number of hosts."""
+        size, staying = leaving.hosts.size, leaving.hot[~leaving.owned]
+        for host in np.flatnonzero(leaving.hosts).tolist():
             ends = [host * 2**64 // size, (host + 1) * 2**64 // size - 1]
             first, last = _signed(np.array(ends, np.uint64)).tolist()
-            spared = _signed(stays[hosts_at(stays, size) == host]).tolist()
-            marks = ",".join("?" * len(spared))
+            exceptions = _signed(staying[hosts_at(staying, size) == host]).tolist()
+            marks = ",".join("?" * len(exceptions))
             query = f"delete from state where place between ? and ? and place not in ({marks})"
-            self._db.execute(query, (first, last, *spared))
-        hot = _signed(gone.hot[gone.owned]).tolist()
-        self._db.executemany("delete from state where place = ?", [(place,) for place in hot])
+            self._db.execute(query, (first, last, *exceptions))
+        hot = _signed(leaving.hot[leaving.owned]).tolist()
+        self._db.executemany("delete from state where place = ?", [(position,) for position in hot])
 
     def _take_in(self, rows: pa.Table) -> None:
-        """States of keys that the copy did not have."""
+        """Adds states of keys that the copy did not have."""
         if rows.num_rows < MANY:
             self._apply(rows)
             return
@@ -210,49 +218,51 @@ class HotCopy:
         self._bulk = Bulk.written(self.path, rows, self.share)
 
     def _apply(self, rows: pa.Table) -> None:
+        """Writes changes to the database."""
         if rows.num_rows == 0:
             return
-        # In the order of the database: neighbours are written together.
-        lines = self._lines(rows.take(pa.array(np.argsort(_signed(places_of(rows))))))
-        gone = [line for line in lines if _is_gone(line)]
-        if gone:
-            # Of what the file beside it has, the database says that it is gone; the rest it forgets.
-            beside = self._beside([line[0] for line in gone])
-            forgotten = [line[:2] for line in gone if line[0] not in beside]
+        # Sorted as the database is, so that neighbours are written together.
+        lines = self._lines(rows.take(pa.array(np.argsort(_signed(positions_of(rows))))))
+        removed = [(position, key) for position, key, state, timeout in lines if (state, timeout) == _REMOVED]
+        if removed:
+            # The database marks removed keys that are in the bulk file, and forgets the others.
+            in_bulk = self._in_bulk([position for position, _ in removed])
+            forgotten = [(position, key) for position, key in removed if position not in in_bulk]
             self._db.executemany("delete from state where place = ? and key = ?", forgotten)
-            lines = [line for line in lines if not _is_gone(line) or line[0] in beside]
+            lines = [
+                (position, key, state, timeout)
+                for position, key, state, timeout in lines
+                if (state, timeout) != _REMOVED or position in in_bulk
+            ]
         self._db.executemany(_PUT, lines)
 
-    def _beside(self, places: list[int]) -> set[int]:
-        """Those of these places at which the file beside the database has something."""
+    def _in_bulk(self, positions: list[int]) -> set[int]:
+        """Returns those of these positions at which the bulk file has keys."""
         if self._bulk is None:
             return set()
-        return set(_signed(places_of(self._bulk.at(_unsigned(np.array(places, np.int64))))).tolist())
+        return set(_signed(positions_of(self._bulk.at(_unsigned(np.array(positions, np.int64))))).tolist())
 
     def _lines(self, rows: pa.Table) -> list[Line]:
         keys = cast(list[str], self.store.key_codec.texts(rows["key"].combine_chunks()))
         states = self.store.state_codec.texts(rows["state"].combine_chunks())
-        places, timeouts = _signed(places_of(rows)).tolist(), rows["timeout"].to_pylist()
-        return list(zip(places, keys, states, timeouts, strict=True))
-
-
-def _is_gone(line: Line) -> bool:
-    return line[2] is None and line[3] is None
+        positions, timeouts = _signed(positions_of(rows)).tolist(), rows["timeout"].to_pylist()
+        return list(zip(positions, keys, states, timeouts, strict=True))
 
 
 @contextmanager
-def opened(
-    directory: str | Path, worker: int, store: Store, manifest: Manifest, share: Share, tally: Tally | None = None
+def open_hot_copy(
+    directory: str | Path, worker: int, store: StateStore, manifest: Manifest, share: Share, tally: Tally | None = None
 ) -> Iterator[HotCopy]:
-    """The hot copy of a worker, brought to the version of the manifest; it is this attempt's alone until it is closed.
+    """Opens the hot copy of a worker and brings it to the version of the manifest.
 
-    A second attempt that runs at the same time gets a database of its own.
+    directory: on the local disk. tally: counts what is read from durable files.
+    Attempts that run at the same time have a database each.
     """
     manifest.check(store)
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder, worker) as path:
-        copy = HotCopy(store, manifest, share, path, tally or Tally())
+        copy = HotCopy(store=store, manifest=manifest, share=share, path=path, tally=tally or Tally())
         try:
             yield copy
         finally:
@@ -261,14 +271,16 @@ def opened(
 
 @contextmanager
 def _locked(folder: Path, worker: int) -> Iterator[Path]:
-    """A database that nobody else uses. The lock goes with the process, however that ends."""
+    """Returns the path of a database that no other process uses. The lock ends with the process, however that ends."""
     for number in range(COPIES):
         path = folder / f"worker-{worker:05d}-{number}.sqlite"
         with path.with_suffix(".lock").open("a") as lock:
             if _lock(lock):
                 yield path
                 return
-    raise RuntimeError(f"all {COPIES} hot copies of worker {worker} in {folder} are in use")
+    raise RuntimeError(
+        f"all {COPIES} hot copies of worker {worker} in {folder} are in use: wait until an attempt of its task ends"
+    )
 
 
 def _lock(file: IO[str]) -> bool:
@@ -282,31 +294,31 @@ def _lock(file: IO[str]) -> bool:
 def _remove(path: Path) -> None:
     for suffix in ("", "-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
-    _remove_bulks(path, None)
+    _remove_bulks(path, keep=None)
 
 
-def _remove_bulks(path: Path, kept: Bulk | None) -> None:
-    """Delete the files beside a database that it does not need; also what died attempts left."""
+def _remove_bulks(path: Path, keep: Bulk | None) -> None:
+    """Deletes the bulk files of a database except one; attempts that were killed may have left some."""
     for file in path.parent.glob(f"{path.stem}-*.arrow"):
-        if kept is None or file != kept.path:
+        if keep is None or file != keep.path:
             file.unlink(missing_ok=True)
 
 
-def _boot() -> str:
-    """What changes when the machine starts anew: then the last writes to the copy may be missing."""
+def _boot_id() -> str:
+    """Returns an id that changes when the machine restarts: the last writes to the copy may then be lost."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return json.dumps(round((time.time() - time.monotonic()) / 60))
 
 
-_FIRST = np.uint64(1 << 63)
+_SIGN = np.uint64(1 << 63)
 
 
-def _signed(places: Places) -> NDArray[np.int64]:
-    """Places as SQLite has integers, in the same order."""
-    return (places ^ _FIRST).view(np.int64)
+def _signed(positions: Positions) -> NDArray[np.int64]:
+    """Returns positions as signed integers, which SQLite has, in the same order."""
+    return (positions ^ _SIGN).view(np.int64)
 
 
-def _unsigned(numbers: NDArray[np.int64]) -> Places:
-    return numbers.view(np.uint64) ^ _FIRST
+def _unsigned(numbers: NDArray[np.int64]) -> Positions:
+    return numbers.view(np.uint64) ^ _SIGN

@@ -1,0 +1,23 @@
+"""Checks of arguments: each raises an error that says what was given and what is allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def require(condition: bool, message: str) -> None:
+    """Raises ValueError with this message unless the condition holds."""
+    if not condition:
+        raise ValueError(message)
+
+
+def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """Returns the value as an int; raises unless it is a whole number from `least` to `most`."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name} is a whole number, not {value!r}")
+    allowed = f"at least {least}" if most is None else f"between {least} and {most}"
+    number = int(value)
+    require(least <= number and (most is None or number <= most), f"{name} is {allowed}, not {number}")
+    return number

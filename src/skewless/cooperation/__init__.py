@@ -1,0 +1,1 @@
+"""Shares what several sources learn: `protocol` has the messages and rules, `network` simulates their delivery."""

@@ -1,0 +1,1 @@
+"""What planners share: key counters (`counters`) and the base class `Planner` (`planner`)."""

@@ -1,0 +1,169 @@
+"""The loop of a stream: plan, run, emit, commit and learn, batch after batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter, time
+from typing import Any, TypeAlias
+
+import numpy as np
+from pyspark.sql import DataFrame
+
+from skewless import elastic
+from skewless.spark.profile import profile
+from skewless.spark.streaming.checkpoint import Checkpoint
+from skewless.spark.streaming.commit import Commit, read_commit
+from skewless.spark.streaming.learner import Lesson, Plan
+from skewless.spark.streaming.operator import Batch, BatchResult, Operator
+from skewless.spark.streaming.running import Routing, RunningQuery
+from skewless.spark.streaming.scaling import Scaling
+from skewless.spark.streaming.sink import emit
+from skewless.table import RoutingTable
+
+Sink: TypeAlias = Callable[[DataFrame, int], object] | str
+COMMITS = 10  # that are kept, for `read_state` and for debugging
+OBSERVED = 50_000  # rows of a batch whose keys are counted while it runs: there will be more batches
+_KEPT = (("commits", COMMITS), ("tables", 1), ("sources", 1))  # files by batch, and how many
+
+
+@dataclass(eq=False)
+class Engine:
+    """Runs the batches of a query: Spark calls it with each one.
+
+    Batch b starts from the commit of batch b - 1 and overwrites what an earlier attempt at b left, so that a replay
+    changes nothing. A batch is committed after the sink was called, and a committed batch is not run again.
+
+    The engine owns the running parts of its query, which begin with the first batch. They end when a batch fails or
+    `release` is called. They are not pickled: over Connect Spark calls a copy of the engine, in a process that
+    ends with the query.
+    """
+
+    directory: str
+    operator: Operator[Any]
+    sink: Sink
+    routing: Routing
+    scaling: Scaling
+    _running: RunningQuery | None = field(default=None, init=False, repr=False)
+
+    def __call__(self, df: DataFrame, batch: int) -> None:
+        try:
+            if self._running is None:
+                self._running = RunningQuery(self.directory, self.routing)
+            if batch > self._running.committed:
+                self._run(self._running, df, batch)
+        except BaseException:
+            self.release()  # Spark ends the query, and the user may start it again at once
+            raise
+
+    def release(self) -> None:
+        """Ends the threads of the query and unlocks its checkpoint."""
+        if self._running is not None:
+            self._running.close()
+            self._running = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_running": None}
+
+    def _run(self, running: RunningQuery, df: DataFrame, number: int) -> None:
+        files, began = running.files, perf_counter()
+        last = read_commit(files, number - 1, self.operator.restored) if number else None
+        plan = self._plan(running, df, number, last)
+        planned = perf_counter()
+        batch = Batch(
+            df=df,
+            number=number,
+            state=None if last is None else last.state,
+            router=None if plan is None else plan.router,
+            files=files,
+            background=running.background,
+            portion=self._portion(plan, last),
+        )
+        result = self.operator.run(batch)
+        worked = perf_counter()
+        running.lock.check()
+        if result.output is not None:
+            self._emit(result.output, number)
+        emitted = perf_counter()
+        scale = self._scaled(last, result, plan, emitted - began)
+        seconds = {
+            "plan": round(planned - began, 4),
+            "work": round(worked - planned, 4),
+            "emit": round(emitted - worked, 4),
+            "total": round(emitted - began, 4),
+            "planning": 0.0 if plan is None else round(plan.seconds, 4),
+        }
+        about = {"batch": number, "at": round(time(), 3), "scaling": scale.reason if scale else "", "seconds": seconds}
+        record = {**about, **_balance(result.record.get("loads")), **_routing(plan), **result.record}
+        Commit(state=result.state, scale=scale, record=record).write(files, number)
+        running.committed = number
+        files.record(record)
+        if running.learner is not None:
+            longest = max(result.record.get("loads") or [0])
+            learned = Lesson(
+                histogram=result.histogram, sources=result.sources, longest=longest, seconds=worked - planned
+            )
+            running.learner.learn(number, learned)
+        self._tidy(running, result, number)
+
+    def _plan(self, running: RunningQuery, df: DataFrame, number: int, last: Commit[Any] | None) -> Plan | None:
+        learner, router = running.learner, self.routing.router
+        if learner is None or router is None:
+            return None
+        n_workers = (running.files.read("rescale.json") or {}).get("n_workers") or router.n_workers
+        if last is not None and last.scale is not None:
+            n_workers = last.scale.mappers
+        plan = learner.plan(number, self.scaling.within(n_workers))
+        statistics = self.routing.statistics
+        if learner.plans_from_rows and (statistics != "last" or number == 0):
+            share = statistics if isinstance(statistics, float) else 1.0
+            measured = profile(df, *self.operator.keys, sample=share)
+            if measured.rows:
+                plan = learner.replan(number, Lesson(histogram=measured.histogram))
+        return plan
+
+    def _portion(self, plan: Plan | None, last: Commit[Any] | None) -> float:
+        """Returns the share of rows whose keys the operator is to count, to plan the next batch by."""
+        if plan is None or not isinstance(plan.router, RoutingTable) or self.routing.statistics != "last":
+            return 0.0
+        return 1.0 if last is None else min(1.0, OBSERVED / max(last.record["rows"], 1))
+
+    def _scaled(
+        self, last: Commit[Any] | None, result: BatchResult[Any], plan: Plan | None, seconds: float
+    ) -> elastic.Scale | None:
+        if plan is None or self.scaling.limits is None or self.scaling.interval is None:
+            return None
+        rows, keys = result.record.get("rows") or 0, result.record.get("keys") or 0
+        done = elastic.BatchStatistics(seconds, self.scaling.interval, rows, keys)
+        return self.scaling.after(None if last is None else last.scale, plan.router.n_workers, done)
+
+    def _emit(self, output: DataFrame, batch: int) -> None:
+        if isinstance(self.sink, str):
+            emit(output, self.sink, batch)
+        else:
+            self.sink(output, batch)
+
+    def _tidy(self, running: RunningQuery, result: BatchResult[Any], batch: int) -> None:
+        files: Checkpoint = running.files
+        self.operator.forget(result.state, files, running.background)
+        for kind, kept in _KEPT:
+            files.forget(kind, [number for number in files.numbered(kind) if number <= batch - kept], ".json")
+
+
+def _routing(plan: Plan | None) -> dict[str, Any]:
+    """Returns what the record of a batch says of its routing."""
+    if plan is None:
+        reason = "left to Spark: it combines rows before it sends them"
+        return {"workers": None, "hot_keys": None, "moved": 0.0, "decision": reason}
+    hot_keys = plan.router.keys.size if isinstance(plan.router, RoutingTable) else None
+    return {"workers": plan.router.n_workers, "hot_keys": hot_keys, "moved": plan.moved, "decision": plan.reason}
+
+
+def _balance(loads: list[int] | None) -> dict[str, Any]:
+    if not loads or not sum(loads):
+        return {"imbalance": None, "imbalance_ratio": None}
+    load = np.array(loads)
+    return {
+        "imbalance": round(float(load.max() - load.mean()), 3),
+        "imbalance_ratio": round(float(load.max() / load.mean()), 4),
+    }

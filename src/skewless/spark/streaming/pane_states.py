@@ -1,0 +1,101 @@
+"""Routes the rows of a batch and computes one aggregate state for each key and pane."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from skewless.partitioners.prompt import allocate
+from skewless.spark.exact import Pass, Sourced, Sources, passed
+from skewless.spark.keys import column, hashed, hashing, unused
+from skewless.spark.profile import distinct, observed
+from skewless.spark.route import WORKER, routed, worker
+from skewless.spark.streaming.panes import PANE, pane
+from skewless.spark.streaming.rows import StreamKey
+from skewless.spark.verbs.fold import Fold
+from skewless.table import RoutingTable
+
+_HASH = "hash of key"
+
+
+@dataclass(frozen=True)
+class PaneStates:
+    """The states of a batch. Their methods answer once the states have been written."""
+
+    states: DataFrame
+    seen: Observation
+    n_workers: int = 0  # 0: Spark distributes the rows
+    loads: Observation | None = None
+    routed: Pass | None = None  # where sources route each row
+
+    def facts(self) -> dict[str, Any]:
+        """Returns the number of `fragments`, about how many `keys`, and the `first` and `last` pane."""
+        return observed(self.seen)
+
+    def record(self) -> dict[str, Any]:
+        """Returns the rows of each worker and the number of fragments; before Spark 4.3 failed attempts count too."""
+        if self.loads is None:
+            return {}
+        load = np.zeros(self.n_workers, np.int64)
+        for number, count in observed(self.loads).get("loads") or ():
+            load[number] = count
+        return {"loads": load.tolist(), "fragments": self.facts().get("fragments", 0)}
+
+    def sources(self) -> Sources | None:
+        return None if self.routed is None else self.routed.left()
+
+
+@dataclass(frozen=True)
+class PaneAggregation:
+    """Computes the states of panes."""
+
+    key: StreamKey
+    fold: Fold
+    schema: StructType  # of states
+
+    def states(self, rows: DataFrame, router: RoutingTable | Sourced | None, batch: int) -> PaneStates:
+        """Returns one state for each key and pane of the rows, which have a column PANE."""
+        by, hidden = [PANE, *self.key.columns], [PANE, *self.key.added]
+        seen = Observation(f"states {batch}")
+        if router is None:
+            return PaneStates(self._observed(self.fold.partial(rows, by, hidden), rows, seen), seen)
+        n, loads = router.n_workers, Observation(f"loads {batch}")
+        (number,) = unused(rows, WORKER)
+        routing = passed(rows, self.key.columns, router, number) if isinstance(router, Sourced) else None
+        sent = routed(rows, self.key.columns, router, number) if routing is None else routing.rows
+        # A sketch that may track twice as many items as there are counts exactly.
+        top = F.call_function("approx_top_k", column(number), F.lit(n), F.lit(1 << (2 * n).bit_length()))
+        sent = sent.observe(loads, top.alias("loads"))
+        states = self._observed(self.fold.partial(sent, [*by, number], [*hidden, number]), rows, seen)
+        if not router.splits_keys:
+            states = states.drop(number)
+        elif isinstance(router, Sourced):
+            states = self.fold.merged(states.drop(number), by, self.schema)
+        else:
+            reducer = worker(reducing(router), hashing(rows, self.key.columns))
+            states = states.drop(number).select("*", reducer.alias(number)).repartitionById(n, column(number))
+            states = self.fold.merged(states, [*by, number], self.schema).drop(number)
+        return PaneStates(states, seen, n, loads, routing)
+
+    def _observed(self, states: DataFrame, rows: DataFrame, seen: Observation) -> DataFrame:
+        """Observes states, which are fewer than rows."""
+        bounds = F.min(pane()).alias("first"), F.max(pane()).alias("last")
+        facts = F.count(F.lit(1)).alias("fragments"), distinct(_HASH).alias("keys"), *bounds
+        hashes = hashed(rows, self.key.columns).alias(_HASH)
+        return states.select("*", hashes).observe(seen, *facts).drop(_HASH)
+
+
+def reducing(table: RoutingTable) -> RoutingTable:
+    """Returns where the fragments of split keys are merged: Prompt's bucket allocation. Other keys do not move."""
+    lengths = np.diff(table.starts)
+    split = lengths > 1
+    workers = table.main_workers(table.keys)
+    none = np.zeros(int(split.sum()), np.bool_)
+    workers[split] = allocate(table.keys[split], lengths[split].astype(np.float64), none, table.n_workers)
+    starts = np.arange(table.keys.size + 1, dtype=np.int64)
+    return table.with_hot_keys(table.keys, starts, workers, np.ones(table.keys.size))

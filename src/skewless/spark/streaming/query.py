@@ -1,0 +1,163 @@
+"""The handle to a running query, as users have it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from threading import Thread, current_thread
+from time import monotonic, sleep, time
+from typing import Any
+
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from skewless.arguments import whole
+from skewless.spark.streaming.checkpoint import Checkpoint
+from skewless.spark.streaming.engine import Engine
+
+
+class Query:
+    """A running query. It has the names of Spark's StreamingQuery, and records of its batches.
+
+    >>> query = job.start("/out", "/checkpoint")  # doctest: +SKIP
+    >>> query.follow(timeout=60)  # doctest: +SKIP
+    batch 0: 120,000 rows in 1.52 s, 8 workers, largest load 1.03 x the mean; level; split key #1 over 3 workers...
+    >>> query.stop()  # doctest: +SKIP
+    """
+
+    def __init__(self, writer: DataStreamWriter, engine: Engine) -> None:
+        self._engine, self._files = engine, Checkpoint(engine.directory)
+        self._began = time()
+        with self._naming_file():
+            self._query: StreamingQuery = writer.start()
+        # Over Connect the engine runs in another process, which ends with the query and releases everything.
+        self._watcher: Thread | None = None
+        if isinstance(self._query, StreamingQuery):
+            self._watcher = Thread(target=self._watch, name="skewless-watch", daemon=True)
+            self._watcher.start()
+
+    @property
+    def id(self) -> str:
+        """Spark's id of the query, which stays the same for the life of the checkpoint."""
+        return self._query.id
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802
+        """Whether the query is running."""
+        return self._query.isActive
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """Spark's status of the query."""
+        return self._query.status
+
+    def exception(self) -> Exception | None:
+        """Returns the error that ended the query, or None."""
+        error = self._query.exception()
+        if error is not None:
+            self._name_file(error)
+        return error
+
+    def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
+        """Waits for the end of the query; raises the error that ended it, if there is one.
+
+        timeout: how many seconds to wait at most; then it returns whether the query has ended.
+
+        >>> job.start("/out", "/checkpoint", available_now=True).awaitTermination()  # doctest: +SKIP
+        """
+        try:
+            with self._naming_file():
+                return self._query.awaitTermination(timeout)
+        finally:
+            if not self._query.isActive:
+                self._release()
+
+    def processAllAvailable(self) -> None:  # noqa: N802
+        """Waits until everything that the source has now is processed."""
+        with self._naming_file():
+            self._query.processAllAvailable()
+
+    def stop(self) -> None:
+        """Ends the query and its threads, and unlocks the checkpoint, so that `start` may be called again."""
+        self._query.stop()
+        self._release()
+
+    def recent(self, most: int = 100) -> list[dict[str, Any]]:
+        """Returns the records of the last batches, the latest last.
+
+        most: how many.
+
+        A record has, among others: `batch`, `rows`, `late` (rows that were dropped), `keys` (about how many),
+        `loads` (rows of each worker), `imbalance_ratio` (the longest load over the mean), `decision` (what routed the
+        batch, and why), `moved` (the share of rows that this sent to another worker than before), `watermark` and
+        `seconds`. Windows and interval joins count rows by Spark's `observe`, which before Spark 4.3 also counts those
+        of failed task attempts: after a failure their `rows`, `late`, `loads` and `fragments` may be too high. Keyed
+        state counts rows exactly, except `late`. Results are exact in any case.
+
+        >>> query.recent(1)[0]["imbalance_ratio"]  # doctest: +SKIP
+        1.03
+        """
+        return self._files.records()[-most:]
+
+    def rescale(self, n_workers: int) -> None:
+        """Changes the number of workers from the next batch on, until the query ends or is rescaled again.
+
+        n_workers: how many.
+
+        >>> query.rescale(16)  # doctest: +SKIP
+        """
+        self._files.write("rescale.json", {"n_workers": whole("n_workers", n_workers, 1)})
+
+    def follow(self, timeout: float | None = None) -> None:
+        """Prints a line for each batch as it is committed, until the query ends.
+
+        timeout: seconds after which to stop printing.
+        """
+        for record in self._batches(timeout):
+            print(line(record), flush=True)
+
+    def _watch(self) -> None:
+        """Releases everything when the query ends, if nobody waits for it."""
+        with suppress(Exception):  # those who wait for the query get its error
+            self._query.awaitTermination()
+        self._engine.release()
+
+    def _release(self) -> None:
+        self._engine.release()
+        if self._watcher is not None and self._watcher is not current_thread():
+            self._watcher.join()
+
+    @contextmanager
+    def _naming_file(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._name_file(error)
+            raise
+
+    def _name_file(self, error: Exception) -> None:
+        """Adds the file that Spark could not write, which Spark itself leaves out."""
+        file = self._files.unfinished(self._began)
+        if file is not None:
+            error.add_note(f"Spark could not finish {file}")
+
+    def _batches(self, timeout: float | None) -> Iterator[dict[str, Any]]:
+        until, last = None if timeout is None else monotonic() + timeout, -1
+        while True:
+            active = self._query.isActive
+            for record in self.recent():
+                if record["batch"] > last:
+                    last = record["batch"]
+                    yield record
+            if not active or (until is not None and monotonic() > until):
+                return
+            sleep(0.2)
+
+
+def line(record: dict[str, Any]) -> str:
+    """Returns the record of a batch as a line of text."""
+    seconds, rows = record["seconds"]["total"], record["rows"]
+    ratio = record["imbalance_ratio"]
+    balance = "" if ratio is None else f", {record['workers']} workers, largest load {ratio:.2f} x the mean"
+    late = f", {record['late']:,} late" if record.get("late") else ""
+    return f"batch {record['batch']}: {rows:,} rows in {seconds:.2f} s{late}{balance}; {record['decision']}"

@@ -1,0 +1,161 @@
+"""Joins skewed keys: rows of a hot key are spread over several workers, and what they must meet is copied there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import numpy as np
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from skewless.arguments import require
+from skewless.spark.decision import PartitionerLike, Request, decide, plain_join
+from skewless.spark.grids import KEEPS, Grids
+from skewless.spark.keys import Key, Keyed, any_null, column, fields_of, hashing, keyed, quoted, unused
+from skewless.spark.route import WORKER, constant, element, fragment_sql, perfect, worker_sql
+
+How = Literal["inner", "left", "right", "full", "semi", "anti"]
+_NAMES = {
+    "inner": "inner",
+    "left": "left",
+    "leftouter": "left",
+    "right": "right",
+    "rightouter": "right",
+    "full": "full",
+    "outer": "full",
+    "fullouter": "full",
+    "semi": "semi",
+    "leftsemi": "semi",
+    "anti": "anti",
+    "leftanti": "anti",
+}
+
+
+def sides(left: DataFrame, right: DataFrame, on: str | Sequence[Key], how: str) -> tuple[tuple[Keyed, Keyed], str]:
+    """Returns both sides with their key, and the kind of join in one word; refuses what cannot be joined."""
+    kind = _NAMES.get(how.lower().replace("_", ""), "")
+    require(bool(kind), f"how is one of {', '.join(get_args(How))}, not {how!r}")
+    of_left, of_right = (keyed(side, [on] if isinstance(on, str) else on) for side in (left, right))
+    plain = not (of_left.added or of_right.added)
+    require(plain, f"a join is on names of columns that both sides have, not on {on!r}: select such columns first")
+    if of_left.names != of_right.names:  # they differ in case
+        same = dict(zip(of_right.names, of_left.names, strict=True))
+        of_right = keyed(right.withColumnsRenamed(same), of_left.names)
+    types = [[field.dataType for field in fields_of(side.df, side.names)] for side in (of_left, of_right)]
+    require(types[0] == types[1], f"both sides have keys of the same types, not {types[0]} and {types[1]}: cast one")
+    return (of_left, of_right), kind
+
+
+def join(
+    left: DataFrame,
+    right: DataFrame,
+    on: str | list[str],
+    how: str = "inner",
+    *,
+    n_workers: int | None = None,
+    partitioner: PartitionerLike = "auto",
+) -> DataFrame:
+    """Joins as left.join(right, on, how) does, with hot keys spread over several workers.
+
+    Spark's own plan is kept where it broadcasts one side, where no key is hot, and, unless n_workers is given, where
+    less than 1 MiB is read. Otherwise both sides are read more than once, and must have the same rows each time.
+
+    left, right: the two sides.
+    on: the name of a column that both sides have, or a list of such names.
+    how: inner, left, right, full, semi or anti, or Spark's other names for these.
+    n_workers: how many partitions; by default as many as Spark runs tasks at a time, or more for much data.
+    partitioner: by default keys that are hot on both sides are spread on both. A name, an instance or a RoutingTable
+        decides itself where keys go, and which are split: those are spread on the side that has more of them.
+
+    >>> sl.join(orders, customers, "customer_id", how="left")                                    # doctest: +SKIP
+    """
+    frames, kind = sides(left, right, on, how)
+    request = Request("join", frames, partitioner, n_workers, how=kind)
+    grids = decide(request).grids
+    return plain_join(request) if grids is None else _joined(frames, kind, grids)
+
+
+def _joined(frames: tuple[Keyed, Keyed], kind: str, grids: Grids) -> DataFrame:
+    left, right, names = frames[0].df, frames[1].df, frames[0].names
+    name, *ghosts = unused(left.join(right, list(names), "inner"), WORKER, "left_ghost", "right_ghost")
+    if grids.distinct:
+        right = _without_repeats(right, names, grids)
+    # Where rows that may come out without a match are copied, copies without a match must not come out.
+    haunted = [keeps and copied for keeps, copied in zip(KEEPS[kind], grids.copies, strict=True)]
+    both = [left, right]
+    if any(haunted):
+        both = [
+            _marked(side, other, names, grids, ghost) if has_ghosts else side.select("*", F.lit(False).alias(ghost))
+            for side, other, ghost, has_ghosts in zip((left, right), (right, left), ghosts, haunted, strict=True)
+        ]
+    sent = [
+        routed_side(side, names, grids, name, is_left, ghost if has_ghosts else None)
+        for side, is_left, ghost, has_ghosts in zip(both, (True, False), ghosts, haunted, strict=True)
+    ]
+    joined = sent[0].join(sent[1], [*names, name], kind).drop(name)
+    if any(haunted):
+        of_left, of_right = map(column, ghosts)
+        visible = ~((of_left & of_right.isNull()) | (of_right & of_left.isNull()))
+        joined = joined.where(visible).drop(*ghosts)
+    return joined
+
+
+def _number(side: DataFrame, names: tuple[str, ...], grids: Grids) -> Column:
+    """Returns the number of a row's key among the hot ones; more than there are if it is none of them."""
+    slots = perfect(grids.keys, np.arange(grids.keys.size), grids.keys.size)
+    return F.expr(slots.lookup(hashing(side, names)))
+
+
+def _is_hot(side: DataFrame, names: tuple[str, ...], grids: Grids) -> Column:
+    return _number(side, names, grids) < grids.keys.size
+
+
+def _without_repeats(side: DataFrame, names: tuple[str, ...], grids: Grids) -> DataFrame:
+    """Returns the keys of a side, the hot ones once."""
+    keys, hot = side.select(*map(column, names)), _is_hot(side, names, grids)
+    return keys.where(~hot).union(keys.where(hot).distinct())
+
+
+def _marked(side: DataFrame, other: DataFrame, names: tuple[str, ...], grids: Grids, into: str) -> DataFrame:
+    """Adds a column: whether a row's key is hot, and the other side has it, too.
+
+    Such a row is copied, and one of its copies finds a match; the copies that do not are ghosts, which must not come
+    out. Keys are compared, not hashes: another key may have the hash of a hot one.
+    """
+    shared_keys = other.where(_is_hot(other, names, grids)).select(*map(column, names)).distinct()
+    shared_keys = F.broadcast(shared_keys.select("*", F.lit(True).alias(into)))
+    return side.join(shared_keys, list(names), "left").withColumn(into, F.coalesce(column(into), F.lit(False)))
+
+
+def routed_side(
+    side: DataFrame, names: tuple[str, ...], grids: Grids, into: str, is_left: bool, ghost: str | None = None
+) -> DataFrame:
+    """Sends the rows of a side to their workers; rows of a hot key go to all cells that they must be in."""
+    # Columns: in an expression, each mention would look the key up again, and number its rows by itself.
+    numbers, ordinals = unused(side, "number", "ordinal", besides=[into])
+    number, ordinal, n_workers = quoted(numbers), quoted(ordinals), grids.table.n_workers
+    hot, coin = f"{number} < {grids.keys.size}L", f"shiftrightunsigned(xxhash64({ordinal}), 32)"
+    # Rows that match nothing are spread evenly: those with a NULL, and those of a hot key that only one side has.
+    matchless = any_null(names)
+    if ghost is not None:
+        matchless += f" OR ({hot} AND NOT {quoted(ghost)})"
+    workers = f"""CASE WHEN {matchless} THEN array(int(shiftrightunsigned({coin} * {n_workers}, 32)))
+        WHEN {hot} THEN {_cells(grids, is_left, number, ordinal, coin)}
+        ELSE array({worker_sql(grids.table, hashing(side, names))}) END"""
+    helpers = _number(side, names, grids).alias(numbers), F.monotonically_increasing_id().alias(ordinals)
+    rows = side.select("*", *helpers).select("*", F.explode(F.expr(workers)).alias(into)).drop(numbers, ordinals)
+    return rows.repartitionById(n_workers, column(into))
+
+
+def _cells(grids: Grids, is_left: bool, number: str, ordinal: str, coin: str) -> str:
+    """Returns SQL for the workers that a row of a hot key must be on."""
+    own, other = (grids.rows, grids.columns) if is_left else (grids.columns, grids.rows)
+    mine = f"shiftrightunsigned({coin} * {element(own, number, 'bigint')}, 32)"
+    width = element(other, number, "bigint")
+    start = f"{element(grids.starts[:-1], number, 'bigint')} + {mine} * {width}"
+    cells = f"slice({constant(grids.workers if is_left else grids.transposed)}, int({start} + 1), int({width}))"
+    if grids.shares is None:
+        return cells
+    spread = f"array({fragment_sql(grids.shares, number, ordinal)})"
+    return f"CASE WHEN {element(own, number, 'bigint')} > 1 THEN {spread} ELSE {cells} END"

@@ -1,0 +1,21 @@
+"""The environment of the Spark sessions that tests start."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+SETTINGS = {
+    "PYSPARK_PYTHON": sys.executable,
+    "PYTHONPATH": str(Path(__file__).parent.parent),  # workers import the partitioners that tests define
+    "SPARK_LOCAL_IP": "127.0.0.1",
+}
+
+
+def environment() -> dict[str, str]:
+    """Returns the environment for a new process, without what a session of this one has left there.
+
+    A session over Connect leaves variables behind that would turn every later one into one over Connect, too.
+    """
+    return {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")} | SETTINGS

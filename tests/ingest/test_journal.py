@@ -1,0 +1,65 @@
+"""A log is checked when it is read, its finished files are deleted, and one receiver at a time has it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from skewless.ingest import journal
+from skewless.ingest.sender import send
+from tests.ingest.receiving import EVENTS, frames, listening, rows, values, words
+
+pytestmark = pytest.mark.compiled
+
+
+def test_damage_names_the_file(tmp_path: Path) -> None:
+    with closing(listening(tmp_path)) as receiver:
+        for number in range(3):
+            send([f"line {number}"], receiver.address, name=f"s{number}")
+        middle = frames(tmp_path, receiver.end)[1].address
+        end = receiver.latest(0, None)
+        (file,) = tmp_path.glob("*.log")
+        content = bytearray(file.read_bytes())
+        content[middle + 30] ^= 1
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=rf"{file.name} is damaged at byte {middle}"):
+            rows(receiver.blocks(0, end, 1))
+    with pytest.raises(ValueError, match=rf"{file.name} is damaged at byte {middle}"):
+        listening(tmp_path)
+
+
+def test_finished_files_are_deleted_and_senders_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "FILE_BYTES", 20_000)
+    lines = words(20_000)
+    with closing(listening(tmp_path, most_rows=500)) as receiver:
+        send(lines, receiver.address, name="s")
+        start, found = 0, list[str]()
+        assert len([*tmp_path.glob("*.log")]) > 5
+        while (end := receiver.latest(start, 500)) > start:
+            batch = values(receiver, start, end)
+            assert 0 < len(batch) <= 500
+            found += batch
+            start = end
+            receiver.delete_before(end)
+        assert sorted(found) == sorted(lines)
+        assert len([*tmp_path.glob("*.log")]) == 1
+        for ask in (lambda: receiver.latest(0, None), lambda: receiver.blocks(start, start + 5000, 2)):
+            with pytest.raises(ValueError, match="is not the log of this checkpoint"):
+                ask()
+    with closing(listening(tmp_path)) as receiver:
+        assert send(lines, receiver.address, name="s") == 20_000
+        assert receiver.latest(start, None) == start == receiver.end
+
+
+def test_another_log_or_a_log_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "PATIENCE", 0.2)
+    with closing(listening(tmp_path)), pytest.raises(ValueError, match="in use by another receiver"):
+        listening(tmp_path)
+    with pytest.raises(ValueError, match="choose another directory"):
+        listening(tmp_path, EVENTS)
+    (file,) = tmp_path.glob("*.log")
+    file.write_bytes(file.read_bytes())
+    with closing(listening(tmp_path)):
+        pass

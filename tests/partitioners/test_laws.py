@@ -1,0 +1,29 @@
+"""The laws of the contract hold for every partitioner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skewless import partitioner
+from skewless.testing import LAWS, Law, Tuples, check_partitioner
+from tests.variants import N_WORKERS, TUPLES, VARIANTS
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
+@pytest.mark.parametrize(("name", "params"), VARIANTS)
+def test_law(law: Law, name: str, params: dict[str, Any]) -> None:
+    # A function of its own for each: hypothesis nests the settings of one with every test, too deep in the end.
+    @given(tuples=TUPLES, n_workers=N_WORKERS, seed=st.sampled_from([0, 7, 2**64 - 1]))
+    def holds(tuples: Tuples, n_workers: int, seed: int) -> None:
+        law(lambda n: partitioner(name, n, seed=seed, **params), n_workers, tuples)
+
+    holds()
+
+
+@pytest.mark.parametrize(("name", "params"), VARIANTS)
+def test_check_partitioner_accepts_ours(name: str, params: dict[str, Any]) -> None:
+    check_partitioner(type(partitioner(name, 2)), **params)

@@ -1,0 +1,78 @@
+"""A query owns its lock and threads, and releases them however it ends."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import skewless.spark as sl
+from skewless.spark.streaming.checkpoint import Checkpoint
+from tests.spark.batches import BATCHES, expected, output_of, read, run_to_end, write
+
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("skewless-")]
+
+
+def counts(spark: SparkSession, source: Path, batches: int) -> Any:
+    """A job that has a learner, whose plans are made in a thread."""
+    events = read(spark, write(source, BATCHES[:batches]))
+    stream = sl.stream(events, "k", time="ts", partitioner="level", n_workers=2)
+    return stream.window("10 seconds").agg(n=sl.count())
+
+
+def failing(flag: str) -> Any:
+    """A sink that fails in batch 1 while there is no such file; made here so that it needs no module."""
+
+    def emit(df: DataFrame, batch: int) -> None:
+        from pathlib import Path
+
+        if batch == 1 and not Path(flag).exists():
+            raise OSError("this sink is out of order")
+        df.write.mode("overwrite").parquet(f"{flag} {batch}")
+
+    return emit
+
+
+def test_a_failing_sink_releases_everything_and_the_query_can_start_again_at_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    job, flag = counts(spark, tmp_path / "in", 3), tmp_path / "flag"
+    query = job.start(failing(str(flag)), str(tmp_path / "checkpoint"), available_now=True)
+    with pytest.raises(Exception, match="out of order"):
+        query.awaitTermination(300)
+    assert threads() == []
+    Checkpoint(str(tmp_path / "checkpoint")).lock().close()
+    flag.touch()
+    again = job.start(failing(str(flag)), str(tmp_path / "checkpoint"), available_now=True)
+    assert again.awaitTermination(300)
+    assert [record["batch"] for record in again.recent()] == [0, 1, 2]
+    assert threads() == []
+
+
+def test_a_query_that_ended_by_itself_leaves_nothing_and_can_start_again(spark: SparkSession, tmp_path: Path) -> None:
+    out, checkpoint = str(tmp_path / "out"), str(tmp_path / "checkpoint")
+    query = counts(spark, tmp_path / "in", 2).start(out, checkpoint, available_now=True)
+    until = monotonic() + 300
+    while query.isActive and monotonic() < until:
+        sleep(0.1)
+    assert not query.isActive
+    run_to_end(counts(spark, tmp_path / "in", 1), out, checkpoint)  # the file is a third one
+    assert output_of(spark, out) == expected(spark, [*BATCHES[:2], BATCHES[0]], 10, 10, n=F.count(F.lit(1)))
+    assert threads() == []
+
+
+def test_no_thread_is_left_after_stop(spark: SparkSession, tmp_path: Path) -> None:
+    query = counts(spark, tmp_path / "in", 2).start(str(tmp_path / "out"), str(tmp_path / "checkpoint"))
+    query.processAllAvailable()
+    query.stop()
+    assert threads() == []
+    query.stop()  # twice is the same as once

@@ -1,0 +1,49 @@
+"""Files that version 0.1.0 wrote still open, and queries continue from them with right results."""
+
+from __future__ import annotations
+
+import tarfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import skewless.spark as sl
+from tests.fixtures import jobs, make
+
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("state")]
+
+
+def unpacked(name: str, directory: Path) -> Path:
+    with tarfile.open(make.HERE / f"{name}.tar.xz") as tar:
+        tar.extractall(directory, filter="data")
+    return directory
+
+
+def canonical(value: Any) -> Any:
+    """Returns a value that can be compared: the order of collected values does not matter."""
+    if isinstance(value, list):
+        return tuple(sorted(map(canonical, value)))
+    return tuple(map(canonical, value)) if isinstance(value, tuple) else value
+
+
+@pytest.mark.parametrize("name", jobs.JOBS)
+def test_a_query_continues_from_a_saved_checkpoint(spark: SparkSession, name: str, tmp_path: Path) -> None:
+    directory = unpacked(name, tmp_path)
+    more = 2
+    for _ in range(more):
+        query = jobs.run(spark, name, directory)
+    assert [record["batch"] for record in query.recent()][-more:] == [jobs.BATCHES, jobs.BATCHES + more - 1]
+    expected = jobs.JOBS[name][1](spark, jobs.BATCHES + more)
+    columns = expected.columns
+    found = spark.read.parquet(str(directory / "out")).select(columns)
+    assert Counter(map(canonical, found.collect())) == Counter(map(canonical, expected.collect()))
+
+
+def test_a_saved_state_is_read_by_itself(spark: SparkSession, tmp_path: Path) -> None:
+    directory = unpacked("keyed_state", tmp_path)
+    rows = sl.read_state(spark, str(directory / "checkpoint")).collect()
+    counts = jobs.all_rows(spark, jobs.EVENTS, jobs.BATCHES * jobs.ROWS).groupBy("k").count().collect()
+    assert len(rows) == len(counts)

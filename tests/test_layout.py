@@ -1,0 +1,250 @@
+"""Limits on the size and the dependencies of modules, and rules that a reviewer would otherwise have to look for."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import skewless
+from skewless.partitioners import ALL
+
+SRC, TESTS = Path(skewless.__file__).parent, Path(__file__).parent
+MODULES = sorted(str(path.relative_to(SRC)) for path in SRC.rglob("*.py"))
+PUBLIC_PACKAGES = ("skewless", "skewless.spark")
+# Where the classes and names of partitioners may be asked for: everywhere else a user's own must do as well.
+PARTITIONERS = ("partitioners/", "planning/", "partitioner.py")
+
+# Modules without a test of their name, and the test that would fail without them: they do not make sense alone.
+TESTED_BY = {
+    "kernels/routing.py": "test_table.py",
+    "partitioners/bandit.py": "partitioners/test_dalton.py",
+    "partitioners/candidates.py": "partitioners/test_oracles.py",
+    "partitioners/choices.py": "partitioners/test_oracles.py",
+    "partitioners/dagreedy.py": "partitioners/test_oracles.py",
+    "report.py": "test_cli.py",
+    "spark/receive/receive.py": "spark/receive/test_source.py",
+    "spark/state/committed.py": "spark/streaming/test_commit.py",
+    "spark/state/function.py": "spark/state/test_operator.py",
+    "spark/state/initial.py": "spark/state/test_operator.py",
+    "spark/state/job.py": "spark/state/test_processor.py",
+    "spark/state/loading.py": "spark/state/test_operator.py",
+    "spark/state/merging.py": "spark/state/test_operator.py",
+    "spark/state/output.py": "spark/state/test_operator.py",
+    "spark/state/read.py": "spark/state/test_operator.py",
+    "spark/state/reports.py": "spark/state/test_operator.py",
+    "spark/state/routing.py": "spark/state/test_operator.py",
+    "spark/state/task.py": "spark/state/test_operator.py",
+    "spark/state/variables.py": "spark/state/test_processor.py",
+    "spark/streaming/engine.py": "spark/streaming/test_stream.py",
+    "spark/streaming/job.py": "spark/streaming/test_stream.py",
+    "spark/streaming/operator.py": "spark/streaming/test_windows.py",
+    "spark/streaming/pairs.py": "spark/streaming/test_interval_join.py",
+    "spark/streaming/running.py": "spark/streaming/test_query.py",
+    "spark/streaming/windowed.py": "spark/streaming/test_windows.py",
+    "spark/verbs/fold.py": "spark/verbs/test_aggregate.py",
+    "store/bulk.py": "store/test_hotcopy.py",
+}
+# Tests that do not have the name of a module, because they are of many.
+ACROSS_MODULES = {
+    "ingest/test_fixtures.py",
+    "partitioners/test_cooperating_dalton.py",
+    "partitioners/test_laws.py",
+    "partitioners/test_oracles.py",
+    "spark/test_fixtures.py",
+    "spark/test_own.py",
+    "spark/test_smoke.py",
+    "spark/verbs/test_equality.py",
+    "store/test_store.py",
+    "test_docs.py",
+    "test_fixtures.py",
+    "test_layout.py",
+    "test_package.py",
+}
+
+MOST_LINES, MOST_PARAMETERS, MOST_IMPORTS = 350, 7, 12
+
+
+@cache
+def parsed(module: str) -> ast.Module:
+    return ast.parse((SRC / module).read_text())
+
+
+def functions(module: str) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Yields the functions of a module with their qualified names, nested ones too."""
+
+    def inside(node: ast.AST, path: str) -> Iterator[tuple[str, ast.FunctionDef]]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, (ast.FunctionDef, ast.ClassDef)):
+                if isinstance(child, ast.FunctionDef):
+                    yield path + child.name, child
+                yield from inside(child, f"{path}{child.name}.")
+            else:
+                yield from inside(child, path)
+
+    return inside(parsed(module), "")
+
+
+def public() -> dict[str, object]:
+    """Returns what users import, and the public methods of these classes, by name."""
+    names: dict[str, object] = {}
+    for package in PUBLIC_PACKAGES:
+        module = importlib.import_module(package)
+        for name in module.__all__:
+            thing = getattr(module, name)
+            if inspect.isclass(thing) or inspect.isfunction(thing):
+                names[f"{thing.__module__}.{thing.__qualname__}"] = thing
+            if inspect.isclass(thing):
+                for attribute, method in vars(thing).items():
+                    if not attribute.startswith("_") and inspect.isfunction(method):
+                        names[f"{method.__module__}.{method.__qualname__}"] = method
+    return {name: thing for name, thing in names.items() if name.startswith("skewless.")}
+
+
+def dotted(module: str) -> str:
+    return ".".join(["skewless", *Path(module).with_suffix("").parts]).removesuffix(".__init__")
+
+
+def test_every_module_has_a_test_of_its_name() -> None:
+    def is_tested(module: str) -> bool:
+        path = Path(module)
+        own = path.with_name(f"test_{path.name}")
+        return path.name == "__init__.py" or (TESTS / TESTED_BY.get(module, str(own))).exists()
+
+    assert [module for module in MODULES if not is_tested(module)] == []
+    assert set(TESTED_BY) <= set(MODULES)
+
+
+def test_every_test_has_the_name_of_a_module_or_is_of_many() -> None:
+    tests = {str(path.relative_to(TESTS)) for path in TESTS.rglob("test_*.py")}
+    of_modules = {str(Path(module).with_name(f"test_{Path(module).name}")) for module in MODULES}
+    of_lab = {name for name in tests if name.startswith("lab/")}
+    of_faults = {name for name in tests if name.startswith("faults/")}
+    assert sorted(tests - of_modules - of_lab - of_faults) == sorted(ACROSS_MODULES)
+
+
+def test_the_page_on_design_names_every_module() -> None:
+    """In its blocks of the layout, between the headings of the package and of decisions."""
+    layout = (TESTS.parent / "docs/design.md").read_text().partition("## The package")[2].partition("\n## ")[0]
+    named = set(re.findall(r"\w+", layout))
+    rooms = ("spark/receive", "kernels", "partitioners", "testing", "streams", "cli", "report")  # named as a whole
+    missing = [
+        module
+        for module in MODULES
+        if not module.startswith(rooms) and Path(module).stem != "__init__" and Path(module).stem not in named
+    ]
+    assert missing == []
+
+
+def test_tests_do_not_import_benchmarks() -> None:
+    importing = [
+        str(path.relative_to(TESTS))
+        for path in TESTS.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if (isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "benchmarks")
+        or (isinstance(node, ast.Import) and any(alias.name.split(".")[0] == "benchmarks" for alias in node.names))
+    ]
+    assert importing == []
+
+
+def test_files_are_short() -> None:
+    lengths = {module: len((SRC / module).read_text().splitlines()) for module in MODULES}
+    assert {module: length for module, length in lengths.items() if length > MOST_LINES} == {}
+
+
+def test_functions_have_few_parameters() -> None:
+    """Verbs and commands that users call may have more: their parameters are named in every call."""
+    offenders = {}
+    for module in MODULES:
+        for name, function in functions(module):
+            arguments = function.args
+            parameters = [
+                argument.arg
+                for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+                if argument.arg not in ("self", "cls")
+            ]
+            is_command = any("command" in ast.unparse(decorator) for decorator in function.decorator_list)
+            is_public = is_command or f"{dotted(module)}.{name}" in public()
+            if len(parameters) > MOST_PARAMETERS and not is_public:
+                offenders[f"{dotted(module)}.{name}"] = len(parameters)
+    assert offenders == {}
+
+
+def test_modules_import_few_others() -> None:
+    """Packages that only collect public names are not counted."""
+    known = {dotted(module) for module in MODULES}
+    offenders = {}
+    for module in MODULES:
+        imported = set()
+        for node in ast.walk(parsed(module)):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name for alias in node.names if alias.name in known}
+            elif isinstance(node, ast.ImportFrom) and node.module in known:
+                parts = {f"{node.module}.{alias.name}" for alias in node.names}
+                imported |= (parts & known) or {str(node.module)}
+        if len(imported) > MOST_IMPORTS and not module.endswith("__init__.py"):
+            offenders[dotted(module)] = len(imported)
+    assert offenders == {}
+
+
+def test_modules_of_spark_hold_no_state_of_running_queries() -> None:
+    """An empty dictionary, list or set at module level is filled later, and belongs to an object instead.
+
+    Caches with weak keys are allowed: they hold nothing alive.
+    """
+    offenders = []
+    for module in MODULES:
+        for node in parsed(module).body if module.startswith("spark/") else ():
+            value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
+            literal = isinstance(value, (ast.Dict, ast.List)) and not ast.dump(value).count("Constant")
+            called = isinstance(value, ast.Call) and ast.unparse(value.func).split("[")[0].split(".")[-1] in (
+                "dict",
+                "list",
+                "set",
+                "defaultdict",
+                "WeakValueDictionary",
+            )
+            if literal or (called and isinstance(value, ast.Call) and not value.args):
+                offenders.append(f"{dotted(module)}:{node.lineno}: {ast.unparse(node)}")
+    assert offenders == []
+
+
+def test_every_module_has_a_docstring() -> None:
+    assert [module for module in MODULES if not ast.get_docstring(parsed(module))] == []
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    assert [name for name, thing in public().items() if not (inspect.getdoc(thing) or "").strip()] == []
+
+
+def test_every_public_function_and_class_has_an_example() -> None:
+    top = {name: thing for name, thing in public().items() if name.count(".") and "." not in _qualified(thing)}
+    assert [name for name, thing in top.items() if ">>>" not in (inspect.getdoc(thing) or "")] == []
+
+
+def _qualified(thing: object) -> str:
+    return str(getattr(thing, "__qualname__", ""))
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if not module.startswith(PARTITIONERS)])
+def test_no_engine_asks_for_the_class_or_name_of_a_partitioner(module: str) -> None:
+    classes, names = {cls.__name__ for cls in ALL} | {"Planner"}, {cls.name for cls in ALL}
+    offenders = []
+    for node in ast.walk(parsed(module)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
+            asked = {ast.unparse(part).split(".")[-1] for part in ast.walk(node.args[1])}
+            if asked & classes:
+                offenders.append(f"line {node.lineno}: {ast.unparse(node)}")
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            of_name = any(isinstance(side, ast.Attribute) and side.attr == "name" for side in sides)
+            constants = {part.value for side in sides for part in ast.walk(side) if isinstance(part, ast.Constant)}
+            if of_name and constants & names:
+                offenders.append(f"line {node.lineno}: {ast.unparse(node)}")
+    assert offenders == []
