@@ -45,29 +45,29 @@ def shuffle(keys: list[int], n: int, seed: int) -> list[int]:
 
 
 def on_greedy(keys: list[int], n: int, seed: int) -> list[int]:
-    load, place = [0] * n, dict[int, int]()
+    load, worker_of = [0] * n, dict[int, int]()
     for key in keys:
-        if key not in place:
-            place[key] = argmin([*range(n)], lambda w: load[w])
-        load[place[key]] += 1
-    return [place[key] for key in keys]
+        if key not in worker_of:
+            worker_of[key] = argmin([*range(n)], lambda w: load[w])
+        load[worker_of[key]] += 1
+    return [worker_of[key] for key in keys]
 
 
 def potc(keys: list[int], n: int, seed: int) -> list[int]:
-    load, place = [0] * n, dict[int, int]()
+    load, worker_of = [0] * n, dict[int, int]()
     for key in keys:
-        if key not in place:
-            place[key] = argmin(candidates(key, n, seed, 2), lambda w: load[w])
-        load[place[key]] += 1
-    return [place[key] for key in keys]
+        if key not in worker_of:
+            worker_of[key] = argmin(candidates(key, n, seed, 2), lambda w: load[w])
+        load[worker_of[key]] += 1
+    return [worker_of[key] for key in keys]
 
 
 def off_greedy(keys: list[int], n: int, seed: int) -> list[int]:
-    load, place = [0] * n, dict[int, int]()
+    load, worker_of = [0] * n, dict[int, int]()
     for key in sorted(set(keys), key=lambda key: (-keys.count(key), mixed(key, seed))):
-        place[key] = argmin([*range(n)], lambda w: load[w])
-        load[place[key]] += keys.count(key)
-    return [place[key] for key in keys]
+        worker_of[key] = argmin([*range(n)], lambda w: load[w])
+        load[worker_of[key]] += keys.count(key)
+    return [worker_of[key] for key in keys]
 
 
 def pkg(keys: list[int], n: int, seed: int, choices: int = 2) -> list[int]:
@@ -297,11 +297,11 @@ def level_after(keys: list[int], n: int, more: list[int]) -> list[int]:
     """Plan for some keys, then route more of the same ones: a worker with too much passes on to the one below most."""
     plan, spent, workers = level_plan(keys, n), dict.fromkeys(keys, 0), list[int]()
     planned, split = [0.0] * n, [0] * n
-    for key, places in plan.items():
-        parts = in_parts([amount for _, amount in places])
-        for (worker, _), part in zip(places, parts, strict=True):
+    for key, shares in plan.items():
+        parts = in_parts([amount for _, amount in shares])
+        for (worker, _), part in zip(shares, parts, strict=True):
             planned[worker] += keys.count(key) * part / 2**32
-            split[worker] += len(places) > 1
+            split[worker] += len(shares) > 1
     load = [0] * n
     for number, key in enumerate(more):
         rounds = number // len(keys) + 1
@@ -338,9 +338,9 @@ def level_plan(
     was = [former[host_of(key, size)] for key in order[:hot]]
     if not split:
         sizes = [count + key_cost for count in counts[:hot]] + mass
-        places = packed(sizes, was + former, share, even)
-        at = {key: [(places[i], counts[i])] for i, key in enumerate(order[:hot])}
-        hosts = places[hot:]
+        chosen = packed(sizes, was + former, share, even)
+        at = {key: [(chosen[i], counts[i])] for i, key in enumerate(order[:hot])}
+        hosts = chosen[hot:]
     else:
         everything = sum(mass) + sum(counts[:hot]) + key_cost * (hot + n - 1)
         room = [part * everything for part in share]
@@ -356,9 +356,9 @@ def level_plan(
                 room[hosts[host]] -= mass[host]
         at = {}
         dust = 1e-9 * everything
-        for key, count, place in zip(order[:hot], counts[:hot], was, strict=True):
+        for key, count, home in zip(order[:hot], counts[:hot], was, strict=True):
             at[key] = list[tuple[int, float]]()
-            options = [place] if room[place] > key_cost + dust else []
+            options = [home] if room[home] > key_cost + dust else []
             while count > dust or not at[key]:
                 if options:
                     worker = options.pop()
@@ -374,19 +374,19 @@ def level_plan(
     return {**at, **tail}
 
 
-def packed(sizes: list[float], places: list[int], share: list[float], even: bool) -> list[int]:
-    """Whole items: all by the longest-processing-time rule, or some kept in their place if that is as good."""
+def packed(sizes: list[float], homes: list[int], share: list[float], even: bool) -> list[int]:
+    """Whole items: all by the longest-processing-time rule, or some kept on their workers if that is as good."""
     order = sorted(range(len(sizes)), key=lambda item: -sizes[item])
     best, by_rule = (inf, inf), list[int]()
     for kept in (0.0, 1.0, 0.97, 0.9, 0.75, 0.5):
         load, new = [0.0] * len(share), [-1] * len(sizes)
         for item in order:
-            place = places[item]
-            room = best[even] * kept * share[place] if kept else 0.0
-            alone = room and not load[place] and sizes[item] > room
-            if not sizes[item] or load[place] + sizes[item] <= room or alone:
-                new[item] = place
-                load[place] += sizes[item]
+            home = homes[item]
+            room = best[even] * kept * share[home] if kept else 0.0
+            alone = room and not load[home] and sizes[item] > room
+            if not sizes[item] or load[home] + sizes[item] <= room or alone:
+                new[item] = home
+                load[home] += sizes[item]
         for item in order:
             if new[item] < 0:
                 heights = [(load[w] + sizes[item]) / share[w] for w in range(len(share))]
@@ -497,11 +497,11 @@ def effort(plan: Plan, n: int, old: Plan) -> tuple[float, float, float]:
     """The busiest worker, the busiest reducer, and where most arrives."""
     load, reducers, arriving = ([0.0] * n for _ in range(3))
     size = 1 << (64 * n - 1).bit_length()
-    for key, places in plan.items():
-        for worker, amount in places:
+    for key, shares in plan.items():
+        for worker, amount in shares:
             load[worker] += amount
             arriving[worker] += max(0.0, amount - dict(old[key]).get(worker, 0.0))
-        reducers[host_of(key, size) % n] += len(places) if len(places) > 1 else 0
+        reducers[host_of(key, size) % n] += len(shares) if len(shares) > 1 else 0
     return max(load), max(reducers), max(arriving)
 
 
@@ -530,11 +530,11 @@ def kip_plan(keys: list[int], n: int, heavy: int = 2, slack: float = 0.001) -> P
     order = sorted(set(keys), key=lambda key: (-keys.count(key), key))
     share = {key: 16.0 * keys.count(key) / (16.0 * len(keys)) for key in order}
     most = max(1 / n, share[order[0]]) * (1 + slack) if order else 0.0
-    load, place = [0.0] * n, dict[int, int]()
+    load, worker_of = [0.0] * n, dict[int, int]()
     for key in order[: heavy * n]:
         at = hosts[host_of(key, size)]
-        place[key] = at if load[at] + share[key] <= most else load.index(min(load))
-        load[place[key]] += share[key]
+        worker_of[key] = at if load[at] + share[key] <= most else load.index(min(load))
+        load[worker_of[key]] += share[key]
     mass = [0.0] * size
     for key in order[heavy * n :]:
         mass[host_of(key, size)] += share[key]
@@ -546,7 +546,7 @@ def kip_plan(keys: list[int], n: int, heavy: int = 2, slack: float = 0.001) -> P
             load[hosts[host]] -= mass[host]
             load[least] += mass[host]
             hosts[host] = least
-    return {key: [(place.get(key, hosts[host_of(key, size)]), float(keys.count(key)))] for key in order}
+    return {key: [(worker_of.get(key, hosts[host_of(key, size)]), float(keys.count(key)))] for key in order}
 
 
 def unmix64(x: int) -> int:
@@ -573,9 +573,9 @@ def gedik(rule: str) -> Callable[..., list[int]]:
         heavies = range(min(heavy * n, len(order)))
         scale = [theta * sum(count**power for count in counts) / n for power in powers]
         toll = n / sum(counts[: len(heavies)])
-        place = {i: old[i] for i in range(len(order)) if i not in heavies or rule == "readj"}
+        worker_of = {i: old[i] for i in range(len(order)) if i not in heavies or rule == "readj"}
         held = [[0.0] * n for _ in powers]
-        for i, worker in place.items():
+        for i, worker in worker_of.items():
             shift(held, powers, counts[i], worker)
 
         def penalty(*shifts: tuple[float, int]) -> float:
@@ -595,31 +595,31 @@ def gedik(rule: str) -> Callable[..., list[int]]:
             return min(ranked, key=lambda option: option[0])
 
         moved = 0.0
-        while len(place) < len(order):
-            left = [i for i in heavies if i not in place][: 1 if rule == "scan" else None]
+        while len(worker_of) < len(order):
+            left = [i for i in heavies if i not in worker_of][: 1 if rule == "scan" else None]
             found = [(*best(i, moved if rule == "redist" else 0.0), i) for i in left]
             _, worker, i = min(found, key=lambda option: option[0] / counts[option[2]])
             moved += counts[i] * (worker != old[i])
-            place[i] = worker
+            worker_of[i] = worker
             shift(held, powers, counts[i], worker)
         turns = dict.fromkeys(heavies, 0)
         while rule == "readj":
             free, now = [i for i in heavies if turns[i] < 3], penalty()
-            steps = [((i,), w) for i in free for w in range(n) if w != place[i]]
-            swaps = [((i, j), place[j]) for i in free for j in free if i < j and place[i] != place[j]]
+            steps = [((i,), w) for i in free for w in range(n) if w != worker_of[i]]
+            swaps = [((i, j), worker_of[j]) for i in free for j in free if i < j and worker_of[i] != worker_of[j]]
             ranked = [
-                ((now - penalty(*step_of(place, counts, step, w))) / sum(counts[i] for i in step), step, w)
+                ((now - penalty(*step_of(worker_of, counts, step, w))) / sum(counts[i] for i in step), step, w)
                 for step, w in sorted([*steps, *swaps], key=lambda s: (s[0][0], len(s[0]), s[0][1:], s[1]))
             ]
             gain, step, worker = max(ranked, key=lambda option: option[0], default=(0.0, (), 0))
             if gain <= toll:
                 break
-            for count, w in step_of(place, counts, step, worker):
+            for count, w in step_of(worker_of, counts, step, worker):
                 shift(held, powers, count, w)
-            for i, w in zip(step, (worker, place[step[0]]), strict=False):
-                place[i] = w
+            for i, w in zip(step, (worker, worker_of[step[0]]), strict=False):
+                worker_of[i] = w
                 turns[i] += 1
-        where = {key: place[i] for i, key in enumerate(order)}
+        where = {key: worker_of[i] for i, key in enumerate(order)}
         return [where[key] for key in keys]
 
     return oracle
@@ -630,9 +630,11 @@ def shift(held: list[list[float]], powers: list[int], count: float, worker: int)
         row[worker] += abs(count) ** power * (1 if count > 0 else -1)
 
 
-def step_of(place: dict[int, int], counts: list[float], step: tuple[int, ...], worker: int) -> list[tuple[float, int]]:
+def step_of(
+    worker_of: dict[int, int], counts: list[float], step: tuple[int, ...], worker: int
+) -> list[tuple[float, int]]:
     """A key goes to a worker; the second one, if there is one, goes the other way."""
-    source = place[step[0]]
+    source = worker_of[step[0]]
     there = [(counts[step[0]], worker), (-counts[step[0]], source)]
     return there + [pair for i in step[1:] for pair in ((counts[i], source), (-counts[i], worker))]
 
@@ -670,9 +672,9 @@ def mixed_(keys: list[int], n: int, seed: int, heavy: int = 2, theta: float | No
                     break
             else:
                 return None
-        places = [next((w for w in range(n) if i in held[w]), -1) for i in range(len(order))]
-        fits = sum(place != home for place, home in zip(places, hashed, strict=True)) <= heavy * n
-        return places if fits and taken <= 4 * heavy * n else None
+        workers = [next((w for w in range(n) if i in held[w]), -1) for i in range(len(order))]
+        fits = sum(worker != home for worker, home in zip(workers, hashed, strict=True)) <= heavy * n
+        return workers if fits and taken <= 4 * heavy * n else None
 
     if not keys:
         return []

@@ -7,20 +7,20 @@ from hypothesis import strategies as st
 
 from skewless.table import RoutingTable
 
-PLACES = st.dictionaries(
+SHARES = st.dictionaries(
     st.integers(0, 2**64 - 1),
     st.dictionaries(st.integers(0, 99), st.floats(0.01, 10), min_size=1, max_size=5),
     max_size=8,
 )
 
 
-def table_of(places: dict[int, dict[int, float]], n_workers: int, hosts_seed: int = 0) -> RoutingTable:
+def table_of(shares: dict[int, dict[int, float]], n_workers: int, hosts_seed: int = 0) -> RoutingTable:
     """These hot keys, and hosts anywhere."""
     plain = RoutingTable.hashed(n_workers)
     hosts = np.random.default_rng(hosts_seed).integers(0, n_workers, plain.hosts.size).astype(np.int32)
     bare = RoutingTable(n_workers, hosts, plain.keys, plain.starts, plain.workers, plain.parts)
-    places = {key: {worker % n_workers: weight for worker, weight in at.items()} for key, at in places.items()}
-    starts = np.cumsum([0, *(len(at) for at in places.values())])
-    workers = np.array([worker for at in places.values() for worker in at], np.int32)
-    weights = np.array([weight for at in places.values() for weight in at.values()])
-    return bare.with_hot_keys(np.array([*places], np.uint64), starts, workers, weights)
+    shares = {key: {worker % n_workers: weight for worker, weight in of.items()} for key, of in shares.items()}
+    starts = np.cumsum([0, *(len(of) for of in shares.values())])
+    workers = np.array([worker for of in shares.values() for worker in of], np.int32)
+    weights = np.array([weight for of in shares.values() for weight in of.values()])
+    return bare.with_hot_keys(np.array([*shares], np.uint64), starts, workers, weights)

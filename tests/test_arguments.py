@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from skewless.arguments import require, whole
+from skewless.arguments import require, require_format, whole
 
 
 def test_a_condition_that_does_not_hold_is_an_error_with_the_message() -> None:
@@ -36,3 +36,9 @@ def test_whole_numbers_of_any_kind_are_taken(value: Any) -> None:
 def test_other_values_are_refused(value: Any, most: int | None, kind: type[Exception], sentence: str) -> None:
     with pytest.raises(kind, match=sentence):
         whole("n", value, 1, most)
+
+
+def test_another_format_is_refused_with_both_formats() -> None:
+    require_format("the file", 2, 2)
+    with pytest.raises(ValueError, match="the file has format 3; this version of skewless reads 2"):
+        require_format("the file", 3, 2)

@@ -1,14 +1,15 @@
-"""Paths, atomic writes and write errors."""
+"""Paths, atomic writes, write errors and locks."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Timer
 
 import pyarrow as pa
 import pytest
 from pyarrow import fs
 
-from skewless.filesystem import resolve, write_atomically, write_file
+from skewless.filesystem import lock_file, resolve, write_atomically, write_file
 
 
 def test_paths_and_uris_of_a_directory_resolve_to_the_same_path(tmp_path: Path) -> None:
@@ -33,3 +34,26 @@ def test_write_errors_name_the_path(tmp_path: Path) -> None:
         write_file(str(tmp_path), "file", pa.py_buffer(b"content"))
     with pytest.raises(OSError, match=f"cannot write {tmp_path}/file"):
         write_atomically(fs.LocalFileSystem(), f"{tmp_path}/file", b"content")
+
+
+def test_a_lock_has_one_holder_until_it_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    held = lock_file(path)
+    assert held is not None
+    with held:
+        assert lock_file(path) is None
+        assert lock_file(path, patience=0.1) is None
+    again = lock_file(path)
+    assert again is not None
+    again.close()
+
+
+def test_a_lock_that_becomes_free_in_time_is_taken(tmp_path: Path) -> None:
+    held = lock_file(tmp_path / "lock")
+    assert held is not None
+    closing = Timer(0.2, held.close)
+    closing.start()
+    taken = lock_file(tmp_path / "lock", patience=30)
+    assert taken is not None
+    taken.close()
+    closing.join()

@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 from skewless import measure, partitioner, streams
 from skewless.metrics import (
     REDUCERS,
+    Measurement,
     Metrics,
-    Seen,
     counted,
-    exactly,
+    estimated_measurement,
+    exact_measurement,
     fragment_cost,
     hybrid_load,
     imbalance,
     imbalance_ratio,
     load_cost,
     metrics,
+    normalized,
     reducer_cost,
-    roughly,
-    scaled,
 )
 
 
@@ -54,8 +54,8 @@ def test_key_split_ratio_is_fragments_per_key() -> None:
 
 
 def test_hybrid_load() -> None:
-    assert scaled(M.load).tolist() == [1, 1 / 3, 2 / 3, 0]  # Holistic 7
-    assert scaled(M.cardinality).tolist() == [2 / 3, 1 / 3, 1, 0]  # Holistic 8
+    assert normalized(M.load).tolist() == [1, 1 / 3, 2 / 3, 0]  # Holistic 7
+    assert normalized(M.cardinality).tolist() == [2 / 3, 1 / 3, 1, 0]  # Holistic 8
     assert hybrid_load(M.load, M.cardinality, 0.25) == pytest.approx([0.75, 1 / 3, 11 / 12, 0])  # Holistic 9
     assert M.hybrid_imbalance(0.25) == pytest.approx(11 / 12 - 0.5)  # Holistic 10
 
@@ -86,14 +86,14 @@ def test_nothing_is_balanced() -> None:
     assert (m.imbalance, m.imbalance_ratio, m.key_split_ratio, m.fragments) == (0, 1, 1, 0)
     assert imbalance(np.zeros(2)) == 0
     assert imbalance_ratio(np.zeros(2)) == 1
-    assert scaled(np.ones(2)).tolist() == [0, 0]
+    assert normalized(np.ones(2)).tolist() == [0, 0]
 
 
 def test_counting_in_pieces() -> None:
     keys = streams.zipf(20_000, keys=5000, exponent=0.8)
     workers = partitioner("pkg", 8).route(keys)
-    exact: Seen = exactly(8)
-    rough: Seen = roughly(8)
+    exact: Measurement = exact_measurement(8)
+    rough: Measurement = estimated_measurement(8)
     for piece in range(0, 20_000, 3000):
         exact = counted(exact, keys[piece : piece + 3000], workers[piece : piece + 3000])
         rough = counted(rough, keys[piece : piece + 3000], workers[piece : piece + 3000])

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from skewless.histogram import Histogram
 from skewless.migration import Moving, arriving, moves, worth_it
 from skewless.table import RoutingTable
-from tests.tables import PLACES, table_of
+from tests.tables import SHARES, table_of
 
 
-@given(PLACES, PLACES, st.integers(0, 2), st.integers(0, 2))
+@given(SHARES, SHARES, st.integers(0, 2), st.integers(0, 2))
 def test_moves_name_what_moves_and_no_more(
     first: dict[int, dict[int, float]], second: dict[int, dict[int, float]], one: int, other: int
 ) -> None:
@@ -21,7 +21,7 @@ def test_moves_name_what_moves_and_no_more(
     found = moves(old, new)
     named = set(found.keys.tolist())
     for key in {*first, *second}:
-        assert (key in named) == (old.places(key) != new.places(key))
+        assert (key in named) == (old.shares(key) != new.shares(key))
     assert found.hosts.tolist() == np.flatnonzero(old.hosts != new.hosts).tolist()
     tail = np.setdiff1d(np.arange(2000, dtype=np.uint64), np.union1d(old.keys, new.keys))
     moved = np.isin(new.host_of(tail), found.hosts)

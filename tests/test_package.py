@@ -84,7 +84,7 @@ print(skewless.partitioner("pkg", 4).route(np.zeros(4, np.uint64)).size)
     ("stub", "kind", "sentence"),
     [
         (None, "ModuleNotFoundError", "skewless.spark needs pyspark 4.1 or newer: pip install 'skewless[spark]'"),
-        ("4.0.1", "ImportError", "skewless.spark needs pyspark 4.1 or newer, not 4.0.1: it has no repartitionById"),
+        ("4.0.1", "ImportError", "skewless.spark needs pyspark 4.1 or newer, not 4.0.1, which has no repartitionById"),
         ("3.5.0.dev0", "ImportError", "skewless.spark needs pyspark 4.1 or newer, not 3.5.0.dev0"),
     ],
 )

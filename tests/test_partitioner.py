@@ -98,7 +98,7 @@ def test_policies_of_others_are_refused() -> None:
         policy = partitioner(name, 64).merge([partitioner(name, 64).snapshot()])
         with pytest.raises(ValueError, match=r"4 workers|numbered from 0 to 3"):
             partitioner(name, 4).adopt(policy)
-    with pytest.raises(ValueError, match="this policy is no Loads of 4 workers"):
+    with pytest.raises(ValueError, match="this policy is not a Loads of 4 workers"):
         partitioner("pkg", 4).adopt(None)
 
 
@@ -153,7 +153,7 @@ class HottestAlone(Partitioner[Seen, HottestKey]):
         keys, counts = np.unique(np.concatenate([snapshot.keys for snapshot in snapshots]), return_counts=True)
         return HottestKey(keys[[counts.argmax()]] if keys.size else snapshots[0].policy)
 
-    def adopt(self, policy: HottestKey, told: Seen | None = None) -> None:
+    def adopt(self, policy: HottestKey, reported: Seen | None = None) -> None:
         self._state = self._state._replace(policy=policy.policy)
 
 

@@ -19,18 +19,23 @@ from skewless.partitioners import ALL
 from skewless.table import RoutingTable
 from tests import oracles
 from tests.conftest import COMPILED
-from tests.tables import PLACES, table_of
+from tests.tables import SHARES, table_of
 
 
-@given(PLACES, st.sampled_from([1, 3, 16, 100]))
-def test_weights_sum_to_one_and_say_what_was_asked(places: dict[int, dict[int, float]], n_workers: int) -> None:
-    table = table_of(places, n_workers)
-    for key, at in places.items():
-        wanted = {worker % n_workers: weight for worker, weight in at.items()}
-        found = table.places(key)
+@given(SHARES, st.sampled_from([1, 3, 16, 100]))
+def test_weights_sum_to_one_and_say_what_was_asked(shares: dict[int, dict[int, float]], n_workers: int) -> None:
+    table = table_of(shares, n_workers)
+    for key, of in shares.items():
+        wanted = {worker % n_workers: weight for worker, weight in of.items()}
+        found = table.shares(key)
         assert sum(found.values()) == 1
         assert found == pytest.approx({w: weight / sum(wanted.values()) for w, weight in wanted.items()}, abs=1e-8)
-    assert table.splits_keys == any(len({w % n_workers for w in at}) > 1 for at in places.values())
+    assert table.splits_keys == any(len({w % n_workers for w in of}) > 1 for of in shares.values())
+
+
+def test_the_former_name_of_shares_still_works() -> None:
+    table = table_of({5: {0: 1, 3: 3}}, 4)
+    assert table.places(5) == table.shares(5) == {0: 0.25, 3: 0.75}
 
 
 def slow_route(table: RoutingTable, key: int) -> set[int]:
@@ -41,10 +46,10 @@ def slow_route(table: RoutingTable, key: int) -> set[int]:
     return set(table.workers[table.starts[at[0]] : table.starts[at[0] + 1]].tolist())
 
 
-@given(PLACES, st.lists(st.integers(0, 2**64 - 1), max_size=30))
-def test_rows_go_to_a_worker_of_their_key(places: dict[int, dict[int, float]], others: list[int]) -> None:
-    table = table_of(places, 16)
-    rows = [*places, *others] * 3
+@given(SHARES, st.lists(st.integers(0, 2**64 - 1), max_size=30))
+def test_rows_go_to_a_worker_of_their_key(shares: dict[int, dict[int, float]], others: list[int]) -> None:
+    table = table_of(shares, 16)
+    rows = [*shares, *others] * 3
     workers = table.route(np.array(rows, np.uint64))
     assert all(int(worker) in slow_route(table, key) for key, worker in zip(rows, workers, strict=True))
     again = RoutingTable.from_json(table.to_json())
@@ -58,7 +63,7 @@ def test_a_split_key_follows_its_weights_even_if_its_rows_are_periodic() -> None
     for stride in (1, 4, 16, 1000):
         ordinals = np.arange(0, 400_000 * stride, stride, dtype=np.uint64)
         found = np.bincount(table.route(np.full(400_000, 5, np.uint64), ordinals), minlength=16) / 400_000
-        expected = np.array([table.places(5).get(worker, 0.0) for worker in range(16)])
+        expected = np.array([table.shares(5).get(worker, 0.0) for worker in range(16)])
         assert np.abs(found - expected).max() < 5 * np.sqrt(0.25 / 400_000)
 
 
@@ -111,7 +116,7 @@ def test_large_tables() -> None:
     table = RoutingTable.hashed(n_workers).with_hot_keys(keys, starts, workers, np.ones(4 * n_keys))
     assert set(table.route(keys).tolist()) <= set(workers.tolist())
     for i, key in enumerate(keys[:50].tolist()):
-        assert table.places(key) == dict.fromkeys(workers[4 * i : 4 * i + 4].tolist(), 0.25)
+        assert table.shares(key) == dict.fromkeys(workers[4 * i : 4 * i + 4].tolist(), 0.25)
     assert f"{n_keys:,} hot keys in {4 * n_keys:,} fragments" in table.describe()
 
 

@@ -21,3 +21,8 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
     number = int(value)
     require(least <= number and (most is None or number <= most), f"{name} is {allowed}, not {number}")
     return number
+
+
+def require_format(what: str, found: Any, supported: int) -> None:
+    """Raises ValueError unless a saved file or text has the format that this version of skewless reads."""
+    require(found == supported, f"{what} has format {found}; this version of skewless reads {supported}")

@@ -30,8 +30,9 @@ def checked(keys: Keys, times: Times | None = None) -> tuple[Keys, Times | None]
     if times is not None:
         times = array_of("times", times, np.int64, "round them to whole units of the window")
         require(times.size == keys.size, f"every key has a time: {keys.size} keys came with {times.size} times")
-        within = times.size == 0 or (int(times.min()) > -LATEST and int(times.max()) < LATEST)
-        require(within, "times lie between -2**62 and 2**62")
+        first, last = (int(times.min()), int(times.max())) if times.size else (0, 0)
+        within = first > -LATEST and last < LATEST
+        require(within, f"times lie between -2**62 and 2**62, not from {first} to {last}")
     return keys, times
 
 
@@ -44,13 +45,20 @@ def array_of(name: str, value: Any, dtype: type[np.generic], advice: str) -> NDA
     return value if value.flags.c_contiguous and value.flags.writeable else value.copy()
 
 
+def check_numbers(what: str, numbers: NDArray[np.integer[Any]], n: int) -> None:
+    """Raises unless all numbers of workers or sources are in [0, n)."""
+    if numbers.size:
+        least, most = int(numbers.min()), int(numbers.max())
+        require(least >= 0 and most < n, f"{what} are numbered from 0 to {n - 1}, not from {least} to {most}")
+
+
 def copied(state: Arrays) -> Arrays:
     """Returns a deep copy of a NamedTuple of arrays."""
     return type(state)(*(copied(field) if isinstance(field, tuple) else field.copy() for field in state))
 
 
 def numbers_in(ascending: NDArray[Any], values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Returns the number of each value in an ascending array, valid where the second result, "it is in it", is true.
+    """Returns the index of each value in an ascending array, and whether the array has it; if not, ignore the index.
 
     >>> number, is_in = numbers_in(np.array([3, 5, 8]), np.array([8, 4, 3]))
     >>> number[is_in].tolist(), is_in.tolist()

@@ -97,7 +97,7 @@ def simulate(
     keys: Annotated[int, typer.Option(help="Number of distinct keys of a synthetic stream.")] = 100_000,
     sources: Annotated[int, typer.Option(help="Number of sources that route the stream.")] = 1,
     sync_every: Annotated[
-        str, typer.Option(help="Batches between two exchanges of sources, or two plans: a number, always or never.")
+        str, typer.Option(help="Batches from one exchange of sources, or plan, to the next: a number, always or never.")
     ] = "1",
     split: Annotated[str, typer.Option(help="How tuples are assigned to sources: uniform or by_key.")] = "uniform",
     window: Annotated[str, typer.Option(help="Measure the last SIZE[/SLIDE] tuples instead of all so far.")] = "",

@@ -36,10 +36,10 @@ from skewless.partitioners.baselines import Hash
 class Cluster:
     """The stations of a cluster and their service times, in seconds.
 
-    route_time: of a source, per tuple.
-    work_time: of a worker, per tuple.
-    flush_time: of a worker, per counter flushed.
-    merge_time: of a reducer, per partial result.
+    route_time: what a source takes per tuple.
+    work_time: what a worker takes per tuple.
+    flush_time: what a worker takes per counter that it flushes.
+    merge_time: what a reducer takes per partial result.
     flush_every: time between two flushes; infinite means no aggregation.
     sources: the number of sources.
     reducers: the number of reducers.
@@ -97,7 +97,7 @@ def run(
     cluster: service times, sources and reducers.
     rate: arriving tuples a second.
     arrivals: "poisson" draws the gaps between tuples at random; "regular" makes them equal.
-    seed: of the random gaps.
+    seed: determines the random gaps.
 
     >>> import skewless
     >>> keys = skewless.streams.zipf(200_000, keys=10_000, exponent=1.0)
@@ -238,7 +238,7 @@ def _queue(
     """Applies Lindley's recursion at two stations in a row: a server begins when it is free and the tuple is there.
 
     start: the number of the first tuple in the stream; tuples go to sources in turn.
-    times: of a source and of a worker, per tuple.
+    times: service times of a source and of a worker, per tuple.
     """
     route_time, work_time = times
     for i in range(arrival.size):

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import heapq
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skewless.kernels.routing import WHOLE
 
+T = TypeVar("T", bound=np.generic)
+
 
 def dealt(mass: NDArray[np.float64], target: NDArray[np.float64]) -> NDArray[np.int32]:
     """Returns a worker for each host, so that each worker gets about its target load.
 
-    Hosts are dealt out heaviest first, to the worker that lacks most.
+    Hosts are dealt out heaviest first, each to the worker that is farthest below its target.
 
     mass: load of each host. target: load that each worker should get, in any unit.
 
@@ -34,9 +37,9 @@ def dealt(mass: NDArray[np.float64], target: NDArray[np.float64]) -> NDArray[np.
 def redealt(hosts: NDArray[np.int32], old: int, new: int) -> NDArray[np.int32]:
     """Returns the workers of hosts after a change of the number of workers from `old` to `new`.
 
-    New workers get an equal part of each old one; the hosts of workers that go are spread over all that stay. A worker
-    gets hosts from as few others as possible, because it has to read their files if the hosts have state. Neighbouring
-    hosts, which may have been one, stay together where possible.
+    Added workers get an equal part of each old one; the hosts of removed workers are spread over all that remain. A
+    worker gets hosts from as few others as possible, because it has to read their files if the hosts have state.
+    Neighbouring hosts, which may be halves of one in a smaller table, stay together where possible.
 
     >>> redealt(np.array([0, 0, 0, 0, 1, 1, 1, 1], np.int32), 2, 4).tolist()
     [0, 0, 2, 2, 1, 1, 3, 3]
@@ -53,11 +56,24 @@ def redealt(hosts: NDArray[np.int32], old: int, new: int) -> NDArray[np.int32]:
     return hosts
 
 
+def aligned(a: NDArray[T], b: NDArray[T]) -> tuple[NDArray[T], NDArray[T]]:
+    """Returns what two tables say of their hosts, each repeated to the number of hosts of the larger table.
+
+    Host i of H hosts is the hosts 2 i and 2 i + 1 of 2 H.
+
+    >>> [hosts.tolist() for hosts in aligned(np.array([0, 1]), np.array([0, 1, 1, 1]))]
+    [[0, 0, 1, 1], [0, 1, 1, 1]]
+    """
+    size = max(a.size, b.size)
+    return a.repeat(size // a.size), b.repeat(size // b.size)
+
+
 def in_parts(weights: NDArray[np.float64], starts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Returns weights of fragments as whole parts that sum to WHOLE for each key.
 
     What rounding leaves goes to the first of the heaviest fragments of the key.
 
+    weights: of each fragment, in any unit.
     starts: the fragments of key i are number starts[i] to starts[i + 1].
 
     >>> in_parts(np.array([1.0, 1.0, 5.0]), np.array([0, 2, 3])).tolist()

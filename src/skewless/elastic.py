@@ -12,9 +12,9 @@ from skewless.arguments import require, whole
 class Rule:
     """When to scale (Prompt, section 6), by the share of its interval that a batch took.
 
-    threshold: above it (zone 3) tasks are added.
-    step: at most `threshold - step` (zone 1) tasks are removed; zone 2 lies between them and changes nothing.
-    patience: batches for which a zone must last before a change; for as many batches, no change is reversed.
+    threshold: above this share (zone 3), tasks are added.
+    step: up to `threshold - step` (zone 1), tasks are removed; between the two (zone 2), nothing changes.
+    patience: batches for which a zone must last before a change, and for which a change is not reversed.
     least, most: bounds of the number of tasks of a stage.
     """
 

@@ -1,12 +1,13 @@
-"""Files on any filesystem that Arrow reaches: paths and URIs, atomic writes, and write errors that name the file."""
+"""Files on any filesystem that Arrow reaches: paths, atomic writes and write errors; and locks of local files."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 from pyarrow import fs
@@ -25,17 +26,17 @@ def resolve(directory: str) -> tuple[Any, str]:
 
 
 def write_file(directory: str, name: str, data: pa.Buffer) -> None:
-    """Writes a file whose name is new and that no one reads before it is complete."""
+    """Writes a file whose name is new; it is not read before it is complete, so it need not be written atomically."""
     filesystem, path = resolve(directory)
     if isinstance(filesystem, fs.LocalFileSystem):
         filesystem.create_dir(path, recursive=True)
-    with write_errors_name(f"{path}/{name}"), filesystem.open_output_stream(f"{path}/{name}") as file:
+    with naming_write_errors(f"{path}/{name}"), filesystem.open_output_stream(f"{path}/{name}") as file:
         file.write(data)
 
 
 def write_atomically(filesystem: fs.FileSystem, path: str, data: bytes) -> None:
-    """Writes or replaces a file: to `<path>.tmp` first, then moved, so that readers see all of it or the old one."""
-    with write_errors_name(path):
+    """Writes or replaces a file: writes `<path>.tmp` and renames it, so that readers see the old or the new one."""
+    with naming_write_errors(path):
         filesystem.create_dir(path.rpartition("/")[0], recursive=True)
         with filesystem.open_output_stream(f"{path}.tmp") as file:
             file.write(data)
@@ -43,9 +44,30 @@ def write_atomically(filesystem: fs.FileSystem, path: str, data: bytes) -> None:
 
 
 @contextmanager
-def write_errors_name(path: str) -> Iterator[None]:
+def naming_write_errors(path: str) -> Iterator[None]:
     """Adds the path to write errors."""
     try:
         yield
     except OSError as error:
         raise OSError(f"cannot write {path}: {error}") from error
+
+
+def lock_file(path: Path, patience: float = 0.0) -> BinaryIO | None:
+    """Opens and locks a local file; returns None if another still has it locked after so many seconds.
+
+    The lock ends when the file is closed or the process ends, however that ends.
+    """
+    import fcntl  # not on Windows, where all else of this module works
+
+    deadline = time.monotonic() + patience
+    with naming_write_errors(str(path)):
+        file = path.open("ab")
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return file
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    file.close()
+                    return None
+                time.sleep(0.05)

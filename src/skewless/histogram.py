@@ -1,16 +1,17 @@
-"""Key counts, which plans are made from and judged by."""
+"""Histograms: the counts of keys from which plans are made and by which they are judged."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skewless.arrays import Keys
+from skewless.kernels.hash import all_mixed, hasher
 from skewless.table import RoutingTable
 
-SAMPLE = 100_000  # tuples that a sample has at most
+SAMPLE = 100_000  # the most tuples of a sample
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,17 @@ class Histogram:
         counted = drawn < self.keys.size
         stream[counted] = self.keys[drawn[counted]]
         return np.random.default_rng(seed).permutation(stream)
+
+    def straggler(self, table: RoutingTable) -> float:
+        """Returns the straggler factor of a table: the load of the longest worker over the mean."""
+        load = table.loads(self.keys, self.counts, self.rest)
+        return float(load.max() / load.mean()) if self.total else 1.0
+
+    def hash_straggler(self, n_workers: int) -> float:
+        """Returns the straggler factor of the worst of several hash functions: a single one may be lucky."""
+        table, seeds = RoutingTable.hashed(n_workers), range(8)
+        variants = [replace(self, keys=all_mixed(hasher(n_workers, seed), self.keys)) for seed in seeds]
+        return max(variant.straggler(table) for variant in variants)
 
     def heavier_than(self, share: float) -> int:
         """Returns how many keys have more than this share of all tuples."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skewless.arguments import require, whole
-from skewless.arrays import Keys, Workers, array_of, checked
+from skewless.arrays import Keys, Workers, array_of, check_numbers, checked
 from skewless.kernels import kernel
 from skewless.kernels.hash import mix64
 from skewless.kernels.hashtable import Table, find, full, grown, put, table
@@ -19,32 +19,32 @@ from skewless.partitioners.baselines import Hash
 
 _0, _1 = np.uint64(0), np.uint64(1)
 REDUCERS = 0x7265647563657273  # seed of reducers: their hashing must be independent of that of workers
-Loads = NDArray[np.int64] | NDArray[np.float64]
+WorkerLoads = NDArray[np.int64] | NDArray[np.float64]
 
 
-def imbalance(load: Loads) -> float:
+def imbalance(load: WorkerLoads) -> float:
     """Returns max - mean: PKG's I(t), Holistic equation 1, Prompt equations 2 and 3, Dalton equation 1."""
     return float(load.max() - load.mean())
 
 
-def imbalance_ratio(load: Loads) -> float:
-    """Returns max / mean, DR's load imbalance: 1 is perfect, n_workers means that one worker does it all."""
+def imbalance_ratio(load: WorkerLoads) -> float:
+    """Returns max / mean, Dynamic Repartitioning's load imbalance: 1 is perfect, n_workers if one worker has all."""
     mean = load.mean()
     return float(load.max() / mean) if mean > 0 else 1.0
 
 
-def scaled(load: Loads) -> NDArray[np.float64]:
+def normalized(load: WorkerLoads) -> NDArray[np.float64]:
     """Scales loads to 0 (the least) to 1 (the largest): Holistic equations 7 (tuples) and 8 (keys)."""
     spread = load.max() - load.min()
     return (load - load.min()) / spread if spread > 0 else np.zeros(load.size)
 
 
-def hybrid_load(load: Loads, cardinality: Loads, p: float = 0.5) -> NDArray[np.float64]:
-    """Returns p x scaled load + (1 - p) x scaled cardinality of each worker: Holistic equation 9."""
-    return p * scaled(load) + (1 - p) * scaled(cardinality)
+def hybrid_load(load: WorkerLoads, cardinality: WorkerLoads, p: float = 0.5) -> NDArray[np.float64]:
+    """Returns p x normalized load + (1 - p) x normalized cardinality of each worker: Holistic equation 9."""
+    return p * normalized(load) + (1 - p) * normalized(cardinality)
 
 
-def load_cost(load: Loads, worker: int) -> float:
+def load_cost(load: WorkerLoads, worker: int) -> float:
     """Returns the cost of a worker's load, in [-1, 1]; `load` includes the new tuple: Dalton equation 3, CI(a)."""
     mean = load.mean()
     return float((load[worker] - mean) / max(load[worker], mean))
@@ -84,7 +84,7 @@ class Metrics:
 
     @cached_property
     def imbalance_ratio(self) -> float:
-        """max / mean of the loads; DR's load imbalance."""
+        """max / mean of the loads; see `imbalance_ratio`."""
         return imbalance_ratio(self.load)
 
     @cached_property
@@ -108,15 +108,18 @@ class Metrics:
         return self.fragments / self.keys if self.keys else 1.0
 
     def hybrid_imbalance(self, p: float = 0.5) -> float:
-        """Returns max - mean of the hybrid loads: Holistic equation 10."""
+        """Returns max - mean of the hybrid loads: Holistic equation 10. p: the weight of tuples against keys."""
         return imbalance(hybrid_load(self.load, self.cardinality, p))
 
     def mpi(self, size: float = 1 / 3, cardinality: float = 1 / 3, split: float = 1 / 3) -> float:
-        """Returns a weighted sum of size imbalance, cardinality imbalance and split ratio: Prompt equation 6 (MPI)."""
+        """Returns a weighted sum of size imbalance, cardinality imbalance and split ratio: Prompt equation 6 (MPI).
+
+        size, cardinality, split: the weights.
+        """
         return size * self.imbalance + cardinality * self.cardinality_imbalance + split * self.key_split_ratio
 
 
-class Exactly(NamedTuple):
+class ExactMeasurement(NamedTuple):
     """Exact counts of a stream: every (key, worker) pair is remembered."""
 
     load: NDArray[np.int64]
@@ -125,7 +128,7 @@ class Exactly(NamedTuple):
     pairs: Table  # mixed (number, worker)
 
 
-class Roughly(NamedTuple):
+class EstimatedMeasurement(NamedTuple):
     """Approximate counts of a stream in 4 KB per worker: cardinalities within about 2 %."""
 
     load: NDArray[np.int64]
@@ -133,12 +136,12 @@ class Roughly(NamedTuple):
     overall: HyperLogLog
 
 
-Seen: TypeAlias = Exactly | Roughly
+Measurement: TypeAlias = ExactMeasurement | EstimatedMeasurement
 
 
-def exactly(n_workers: int) -> Exactly:
+def exact_measurement(n_workers: int) -> ExactMeasurement:
     """Returns empty exact counts."""
-    return Exactly(
+    return ExactMeasurement(
         load=np.zeros(n_workers, np.int64),
         cardinality=np.zeros(n_workers, np.int64),
         numbers=table(),
@@ -146,30 +149,32 @@ def exactly(n_workers: int) -> Exactly:
     )
 
 
-def roughly(n_workers: int) -> Roughly:
+def estimated_measurement(n_workers: int) -> EstimatedMeasurement:
     """Returns empty approximate counts."""
-    return Roughly(load=np.zeros(n_workers, np.int64), workers=hyperloglog(n_workers), overall=hyperloglog(1))
+    return EstimatedMeasurement(
+        load=np.zeros(n_workers, np.int64), workers=hyperloglog(n_workers), overall=hyperloglog(1)
+    )
 
 
-def counted(seen: Seen, keys: Keys, workers: Workers) -> Seen:
+def counted(seen: Measurement, keys: Keys, workers: Workers) -> Measurement:
     """Adds tuples to counts. `seen` may be overwritten: use only the result afterwards."""
     keys, workers = _tuples(keys, workers, seen.load.size)
-    if isinstance(seen, Roughly):
-        _count_roughly(seen, keys, workers)
+    if isinstance(seen, EstimatedMeasurement):
+        _count_estimated(seen, keys, workers)
         return seen
-    done = _count_exactly(seen, keys, workers, 0)
+    done = _count_exact(seen, keys, workers, 0)
     while done < keys.size:
         seen = seen._replace(
             numbers=grown(seen.numbers) if full(seen.numbers) else seen.numbers,
             pairs=grown(seen.pairs) if full(seen.pairs) else seen.pairs,
         )
-        done = _count_exactly(seen, keys, workers, done)
+        done = _count_exact(seen, keys, workers, done)
     return seen
 
 
-def metrics(seen: Seen) -> Metrics:
+def metrics(seen: Measurement) -> Metrics:
     """Returns the measures of what was counted so far."""
-    if isinstance(seen, Exactly):
+    if isinstance(seen, ExactMeasurement):
         return Metrics(seen.load.copy(), seen.cardinality.copy(), int(seen.numbers.used[0]))
     return Metrics(seen.load.copy(), _estimates(seen.workers), int(_estimates(seen.overall)[0]))
 
@@ -178,6 +183,7 @@ def measure(keys: Keys, workers: Workers, n_workers: int) -> Metrics:
     """Measures a partitioning exactly.
 
     keys: the hash of each tuple's key. workers: the worker of each tuple, in [0, n_workers).
+    n_workers: the number of workers.
 
     >>> import numpy as np
     >>> m = measure(np.array([1, 1, 1, 2], np.uint64), np.array([0, 0, 1, 1], np.int32), 2)
@@ -185,7 +191,7 @@ def measure(keys: Keys, workers: Workers, n_workers: int) -> Metrics:
     ([2, 2], 2, 3, 0.0, 1.5)
     """
     whole("n_workers", n_workers, 1)
-    return metrics(counted(exactly(n_workers), keys, workers))
+    return metrics(counted(exact_measurement(n_workers), keys, workers))
 
 
 def reducer_cost(keys: Keys, workers: Workers, n_workers: int, n_reducers: int) -> int:
@@ -199,8 +205,7 @@ def _tuples(keys: Keys, workers: Workers, n_workers: int) -> tuple[Keys, Workers
     keys, _ = checked(keys)
     workers = array_of("workers", workers, np.int32, "route gives such an array")
     require(keys.size == workers.size, f"every key has a worker: {keys.size} keys came with {workers.size} workers")
-    within = workers.size == 0 or (int(workers.min()) >= 0 and int(workers.max()) < n_workers)
-    require(within, f"workers are numbered from 0 to {n_workers - 1}")
+    check_numbers("workers", workers, n_workers)
     return keys, workers
 
 
@@ -210,7 +215,7 @@ def _estimates(sketches: HyperLogLog) -> NDArray[np.int64]:
 
 
 @kernel
-def _count_exactly(seen: Exactly, keys: Keys, workers: Workers, start: int) -> int:
+def _count_exact(seen: ExactMeasurement, keys: Keys, workers: Workers, start: int) -> int:
     n = np.uint64(seen.load.size)
     for i in range(start, keys.size):
         if full(seen.numbers) or full(seen.pairs):
@@ -233,7 +238,7 @@ def _count_exactly(seen: Exactly, keys: Keys, workers: Workers, start: int) -> i
 
 
 @kernel
-def _count_roughly(seen: Roughly, keys: Keys, workers: Workers) -> None:
+def _count_estimated(seen: EstimatedMeasurement, keys: Keys, workers: Workers) -> None:
     for i in range(keys.size):
         seen.load[workers[i]] += 1
         register, rank = hll_cell(mix64(keys[i]))

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from skewless.arguments import require
 from skewless.arrays import Keys
+from skewless.division import aligned
 from skewless.histogram import Histogram
 from skewless.table import RoutingTable
 
@@ -31,16 +32,10 @@ def moves(old: RoutingTable, new: RoutingTable, histogram: Histogram | None = No
     0.0
     """
     histogram = histogram or Histogram(np.empty(0, np.uint64), np.empty(0), rest=1.0)
-    before, after = _hosts(old, new)
+    before, after = aligned(old.hosts, new.hosts)
     keys = [key for key in np.union1d(old.keys, new.keys).tolist() if old.shares(key) != new.shares(key)]
     mass = float(arriving(old, new, histogram).sum()) / (histogram.total or 1.0)
     return Moves(np.array(keys, np.uint64), np.flatnonzero(before != after), mass)
-
-
-def _hosts(old: RoutingTable, new: RoutingTable) -> list[NDArray[np.int32]]:
-    """Returns the hosts of both tables, each repeated to the number of the larger."""
-    size = max(old.hosts.size, new.hosts.size)
-    return [table.hosts.repeat(size // table.hosts.size) for table in (old, new)]
 
 
 def arriving(old: RoutingTable, new: RoutingTable, histogram: Histogram) -> NDArray[np.float64]:
@@ -49,7 +44,7 @@ def arriving(old: RoutingTable, new: RoutingTable, histogram: Histogram) -> NDAr
     listed = np.isin(keys, np.union1d(old.keys, new.keys))
     was, will = (table.hosts[table.host_of(keys[~listed])] for table in (old, new))
     arrived = np.bincount(will[was != will], counts[~listed][was != will], new.n_workers).astype(np.float64)
-    before, after = _hosts(old, new)
+    before, after = aligned(old.hosts, new.hosts)
     arrived += np.bincount(after[before != after], minlength=new.n_workers) * (histogram.rest / after.size)
     for key, count in zip(keys[listed].tolist(), counts[listed].tolist(), strict=True):
         former = old.shares(key)

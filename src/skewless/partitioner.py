@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 import numpy as np
 import xxhash
@@ -79,7 +79,7 @@ class Partitioner(ABC, Generic[S, P]):
     `skewless.testing.check_partitioner` tests a class against the laws of this contract.
 
     n_workers: the number of workers; results of `route` are in [0, n_workers).
-    seed: of its hash functions and random choices.
+    seed: determines its hash functions and random choices.
 
     >>> import numpy as np
     >>> from dataclasses import dataclass
@@ -100,7 +100,7 @@ class Partitioner(ABC, Generic[S, P]):
     """
 
     name: ClassVar[str]  # in the registry, on the command line, in plots and documentation
-    plans_ahead: ClassVar[bool] = False  # must it see a batch (observe, merge, adopt) before it routes it?
+    plans_ahead: ClassVar[bool] = False  # whether it must see a batch (observe, merge, adopt) before it routes it
 
     n_workers: int
     _: KW_ONLY
@@ -159,14 +159,14 @@ class Partitioner(ABC, Generic[S, P]):
     def count(self, histogram: Histogram, *, seed: int | None = None) -> None:
         """Learns from a batch whose keys were counted elsewhere. By default it observes a sample with these counts.
 
-        seed: of the sample; by default that of the partitioner.
+        histogram: the counts. seed: determines the sample; by default the seed of the partitioner.
         """
         self.observe(histogram.sample(self.seed if seed is None else seed))
 
     def learn(self, histogram: Histogram, *, seed: int | None = None) -> RoutingTable:
         """Learns from the counts of a batch and returns the table for the next one.
 
-        A planner also adopts the plan that it makes from them. seed: as in `count`.
+        A planner also adopts the plan that it makes from them. histogram, seed: as in `count`.
         """
         self.count(histogram, seed=seed)
         self._adopt_own()
@@ -175,8 +175,8 @@ class Partitioner(ABC, Generic[S, P]):
     def forecast(self, histogram: Histogram, old: RoutingTable | None = None) -> RoutingTable:
         """Returns the table that it would make for a batch with these counts; the partitioner does not change.
 
-        By default a copy without knowledge makes it. old: the table in force before, for partitioners that avoid moving
-        keys; by default their own.
+        By default a new copy, which has learned nothing yet, makes it. old: the table in force before, for partitioners
+        that avoid moving keys; by default their own.
         """
         copy = replace(self)
         if self.plans_ahead:
@@ -185,7 +185,7 @@ class Partitioner(ABC, Generic[S, P]):
         return copy.table(histogram.sample(self.seed))
 
     def explained(self, histogram: Histogram, old: RoutingTable | None = None) -> Forecast:
-        """Returns the table of `forecast`, which partitioner made it, and why."""
+        """Returns the table of `forecast`, with the name of the partitioner that made it and the reason."""
         return Forecast(self.forecast(histogram, old), self.name, self.reason)
 
     def timed(
@@ -193,12 +193,12 @@ class Partitioner(ABC, Generic[S, P]):
     ) -> None:
         """Learns from how long a batch took. By default it ignores that.
 
-        table: that of the batch. before: that of the batch before it. histogram: the counts of its keys.
+        table: the table of the batch. before: the table of the previous batch. histogram: the key counts of the batch.
         busiest: tuples on its busiest worker. seconds: how long the batch took.
         """
 
     def resized(self, n_workers: int) -> Self:
-        """Returns a partitioner with the same parameters for another number of workers; by default it knows nothing."""
+        """Returns a partitioner with the same parameters for another number of workers; by default it starts afresh."""
         return replace(self, n_workers=n_workers)
 
     def snapshot(self) -> S:
@@ -221,15 +221,15 @@ class Partitioner(ABC, Generic[S, P]):
         """
         return None
 
-    def adopt(self, policy: P, told: S | None = None) -> None:
+    def adopt(self, policy: P, reported: S | None = None) -> None:
         """Follows a policy, which `merge` of a partitioner with the same parameters made, from now on.
 
         To adopt a policy twice is the same as to adopt it once.
 
-        told: the own snapshot that went into the policy; what was seen after it counts for the next one. By default
-            the policy includes all that this partitioner has seen.
+        reported: the snapshot of this partitioner that went into the policy; what it saw later counts for the next
+            one. By default the policy includes all that this partitioner has seen.
         """
-        raise TypeError(f"{self.name} has no policy to adopt: its sources need not talk")
+        raise TypeError(f"{self.name} has no policy to adopt: its sources exchange nothing")
 
     def table(self, sample: Keys | None = None) -> RoutingTable:
         """Returns what it would do next as a table, which Spark evaluates natively.
@@ -269,9 +269,17 @@ class Partitioner(ABC, Generic[S, P]):
         raise NotImplementedError(f"the state of {self.name} does not grow")
 
 
+AnyPartitioner: TypeAlias = Partitioner[Any, Any]
+
+
 def fingerprint(partitioner: Partitioner[Any, Any]) -> int:
     """Returns a hash of class and parameters, for states whose arrays alone do not tell them apart."""
     return int(np.uint64(xxhash.xxh64_intdigest(repr(partitioner).encode())).astype(np.int64))
+
+
+def precedence(policy: Any) -> tuple[int, list[bytes]]:
+    """Returns a sort key: the later version wins; ties, of sources that planned apart, are broken by their bytes."""
+    return int(policy.version[0]), [field.tobytes() for field in policy]
 
 
 NO_TIMES: Times = np.empty(0, np.int64)

@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skewless.arguments import require, whole
-from skewless.arrays import Keys, Workers, array_of, checked
+from skewless.arrays import Keys, Workers, array_of, check_numbers, checked
 from skewless.cooperation.network import Cooperation, Network
 from skewless.cooperation.protocol import exchange
-from skewless.metrics import counted, exactly, measure, metrics, roughly
+from skewless.metrics import counted, estimated_measurement, exact_measurement, measure, metrics
 from skewless.partitioner import Partitioner, Window
 from skewless.partitioners.baselines import Hash
 
 BATCH = 100_000  # tuples between two records
-SOURCES = 0x736F757263657300  # mixed into the seed that assigns keys to sources
+SOURCES = 0x736F757263657300  # changes the seed of the hash that assigns keys to sources
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +64,8 @@ def simulate(
     partitioner: used, and changed, by the first source; the other sources start from the policy it shares.
     stream: an array of keys, or an iterable of such arrays; either is cut into batches.
     sources: the number of sources.
-    sync_every: batches between two exchanges of what the sources have learned (snapshot, merge, adopt). The PKG paper
-        compares three of them:
+    sync_every: how often the sources exchange what they have learned (snapshot, merge, adopt). The PKG paper compares
+        the first three ways:
         None: never; each source only knows what it sent itself (local, L);
         k: after every k-th batch all sources adopt the merged policy (local with probing, LP);
         0: always; the sources act as one (global, G);
@@ -104,8 +104,7 @@ def simulate(
             split.size == len(stream),
             f"split has {split.size} sources for {len(stream)} tuples: give one for each tuple",
         )
-        within = split.size == 0 or (int(split.min()) >= 0 and int(split.max()) < sources)
-        require(within, f"sources are numbered from 0 to {sources - 1}")
+        check_numbers("sources", split, sources)
     batches = _slides(stream, window.slide) if window else _pieces(stream, batch)
     return _records(partitioner, batches, _Sources(sources, sync_every, split), window, cardinality)
 
@@ -128,7 +127,7 @@ def _records(
 ) -> Iterator[Record]:
     sync_every = sources.sync_every
     learners = [partitioner, *_others(partitioner, (1 if sync_every == 0 else sources.number) - 1)]
-    seen = (exactly if cardinality == "exact" else roughly)(partitioner.n_workers)
+    seen = (exact_measurement if cardinality == "exact" else estimated_measurement)(partitioner.n_workers)
     slides: deque[tuple[Keys, Workers]] = deque(maxlen=window.slides if window else 0)
     cooperation = Cooperation(sync_every, learners) if isinstance(sync_every, Network) else None
     every = max(sync_every, 1) if isinstance(sync_every, int) else 0
@@ -216,7 +215,7 @@ def _parts(
     if isinstance(split, str) and split == "uniform":
         return [slice((source - start) % sources, None, sources) for source in range(sources)]
     if isinstance(split, str):
-        # Another hash than the one of the first candidate, else each source would feed workers of its own.
+        # Not the hash of the first candidate: with that, each source would send to workers of its own.
         source = Hash(sources, seed=seed ^ SOURCES).route(keys)
     else:
         source = split[start : start + keys.size]

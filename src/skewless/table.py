@@ -10,10 +10,12 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pyarrow import fs
 
-from skewless.arguments import require
-from skewless.arrays import MOST_WORKERS, Keys, Workers, checked, numbers_in
-from skewless.division import dealt, in_parts, redealt
+from skewless.arguments import require, require_format
+from skewless.arrays import MOST_WORKERS, Keys, Workers, check_numbers, checked, numbers_in
+from skewless.division import aligned, dealt, in_parts, redealt
+from skewless.filesystem import write_atomically
 from skewless.kernels import hashtable
 from skewless.kernels.position import hosts_at, key_positions
 from skewless.kernels.routing import WHOLE, Lookup, route, settle_keys
@@ -27,15 +29,15 @@ HOT = 10  # a key is worth an entry of its own when its share is above 1 / (10 n
 class RoutingTable:
     """Hot keys with the workers that share them, and hosts, which are hash buckets, for all other keys.
 
-    The host of a tail key is the leading bits of its position. The row of a split hot key goes to one of its workers by
-    a coin: the hash of the row's ordinal, not the ordinal itself, which periodic data would defeat. So routing is a
+    The host of a tail key is the leading bits of its position. Each row of a split hot key goes to one of its workers
+    at random, by the hash of the row's ordinal (the ordinal itself would not spread periodic data). So routing is a
     function of (row, table), the same in Python and in Spark.
 
     n_workers: the number of workers.
     hosts: the worker of each host.
     keys, starts, workers, parts: the hot keys, ascending, and their fragments: keys[i] is shared by
         workers[starts[i]:starts[i + 1]], each of which gets its part of WHOLE.
-    version: of the policy that it comes from.
+    version: the version of the policy that the table comes from.
 
     >>> import numpy as np
     >>> keys, workers = np.array([7, 7, 7, 7, 8], np.uint64), np.array([0, 1, 1, 1, 0], np.int32)
@@ -65,8 +67,7 @@ class RoutingTable:
         )
         require(bool(np.all(lengths >= 1)) and self.starts[-1] == self.workers.size, "every hot key has a worker")
         for numbers in (self.hosts, self.workers):
-            within = numbers.size == 0 or (int(numbers.min()) >= 0 and int(numbers.max()) < n)
-            require(within, f"the workers of a table are numbered from 0 to {n - 1}")
+            check_numbers("the workers of a table", numbers, n)
         sums = np.add.reduceat(self.parts, self.starts[:-1]) if self.keys.size else np.empty(0, np.int64)
         of_key = np.repeat(np.arange(self.keys.size), lengths)
         pairs = np.unique(of_key * n + self.workers)
@@ -117,13 +118,12 @@ class RoutingTable:
         Keys with a share above 1 / (10 n) keep their workers, in proportion to the tuples of each. The hosts of all
         other keys are dealt out so that each worker gets the load that it had from them.
 
-        keys, workers: the sample, and the worker of each of its tuples.
+        keys, workers: the sample, and the worker of each of its tuples. n_workers: the number of workers.
         """
         keys, _ = checked(keys, None)
         require(keys.size == workers.size, f"every key has a worker: {keys.size} keys came with {workers.size} workers")
         plain = cls.hashed(n_workers)
-        within = workers.size == 0 or (int(workers.min()) >= 0 and int(workers.max()) < n_workers)
-        require(within, f"workers are numbered from 0 to {n_workers - 1}")
+        check_numbers("workers", workers, n_workers)
         distinct, number, counts = np.unique(keys, return_inverse=True, return_counts=True)
         hot = counts * HOT * n_workers > keys.size
         of_hot = hot[number]
@@ -141,7 +141,10 @@ class RoutingTable:
         )
 
     def condensed(self, keys: Keys, counts: NDArray[np.float64]) -> Self:
-        """Returns a table of only the keys with more than 1 / (10 n) of the counts; hosts give each worker the rest."""
+        """Returns a table whose hot keys are only those with more than 1 / (10 n) of the counts.
+
+        The hosts are dealt out so that each worker keeps the rest of its load. keys, counts: how often each key occurs.
+        """
         hot = counts * HOT * self.n_workers > counts.sum()
         tail, sizes = keys[~hot], counts[~hot]
         if tail.size == 0:
@@ -195,7 +198,7 @@ class RoutingTable:
 
     @cached_property
     def alias(self) -> tuple[NDArray[np.int64], Workers]:
-        """Walker's method: how many coins, out of WHOLE, keep the worker of each fragment, and who gets the others."""
+        """Walker's alias method: how many of WHOLE coins keep a fragment's worker, and the worker of the others."""
         lengths = np.diff(self.starts)
         accept, alias = self.parts * np.repeat(lengths, lengths), np.arange(self.workers.size)
         alias -= np.repeat(self.starts[:-1], lengths)
@@ -249,9 +252,9 @@ class RoutingTable:
     def resized(self, n_workers: int) -> Self:
         """Returns a table for another number of workers that moves few keys.
 
-        Each worker gives the same part of its hosts to new ones; the hosts of workers that go are dealt out evenly. A
-        hot key stays on those of its workers that stay; if none does, it goes to the worker of its host. To give new
-        workers a part of hot keys is up to a partitioner.
+        Each worker gives the same part of its hosts to added workers; hosts of removed workers are dealt out evenly.
+        A hot key stays on those of its workers that remain; if none does, it goes to the worker of its host. Giving
+        added workers a part of hot keys is left to partitioners.
 
         >>> RoutingTable.hashed(2).resized(4).n_workers
         4
@@ -259,8 +262,8 @@ class RoutingTable:
         if n_workers == self.n_workers:
             return self
         plain = self.hashed(n_workers)
-        size = max(self.hosts.size, plain.hosts.size)
-        hosts = redealt(self.hosts.repeat(size // self.hosts.size), self.n_workers, n_workers)
+        own_hosts, _ = aligned(self.hosts, plain.hosts)
+        hosts = redealt(own_hosts, self.n_workers, n_workers)
         of_key = np.repeat(np.arange(self.keys.size), np.diff(self.starts))
         stays = self.workers < n_workers
         homeless = np.bincount(of_key[stays], minlength=self.keys.size) == 0
@@ -278,10 +281,7 @@ class RoutingTable:
 
     def save(self, path: str | Path) -> None:
         """Writes the table to a JSON file, atomically."""
-        path = Path(path)
-        temporary = path.with_name(path.name + ".tmp")
-        temporary.write_text(self.to_json())
-        temporary.replace(path)
+        write_atomically(fs.LocalFileSystem(), str(Path(path).absolute()), self.to_json().encode())
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -305,7 +305,7 @@ class RoutingTable:
             version = content["format"]
         except (ValueError, TypeError, KeyError):
             raise ValueError("this is not a routing table: no JSON object with a format") from None
-        require(version == FORMAT, f"this routing table has format {version}; this version of skewless reads {FORMAT}")
+        require_format("this routing table", version, FORMAT)
         lacking = [name for name in ("n_workers", "version", *_ARRAYS) if name not in content]
         require(not lacking, f"this routing table lacks {', '.join(lacking)}")
         arrays = {name: np.array([int(v) for v in content[name]], dtype) for name, dtype in _ARRAYS.items()}

@@ -40,7 +40,7 @@ class Counting(Partitioner[Tally, Total]):
         version, total = max(tuple(s.known.tolist()) for s in snapshots)
         return Total(np.array([version + 1, total + sum(int(s.own[0]) for s in snapshots)]))
 
-    def adopt(self, policy: Total, told: Tally | None = None) -> None:
+    def adopt(self, policy: Total, reported: Tally | None = None) -> None:
         if policy.known[0] > self._state.known[0]:
-            own = self._state.own - (self._state if told is None else told).own
+            own = self._state.own - (self._state if reported is None else reported).own
             self._state = Tally(own, policy.known.copy())

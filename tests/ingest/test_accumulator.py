@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 
 from lab import milp
 from skewless import Keys, Metrics, Times, measure, streams
-from skewless.ingest.accumulator import Accumulated, Accumulator, divided, planned
+from skewless.histogram import Histogram
+from skewless.ingest.accumulator import Accumulated, Accumulator, divided
 from skewless.partitioners.level import Level
 from skewless.partitioners.prompt import Prompt, packed
 from skewless.planning.planner import Planner
+from skewless.table import RoutingTable
 
 
 class Tuples(NamedTuple):
@@ -175,10 +177,12 @@ def plan(keys: Keys, n_workers: int, budget: int | None) -> Metrics:
 def test_a_plan_and_a_division_of_it_agree(tuples: Tuples, n_workers: int) -> None:
     """In any order of the list, every tuple gets a block, and the table has the same shares as the division."""
     batch = accumulated(*tuples, budget=1)
-    workers, table = divided(batch, n_workers), planned(batch, n_workers)
+    listed = Histogram(batch.keys, batch.counts.astype(np.float64))
+    table = Prompt(n_workers).plan(listed, RoutingTable.hashed(n_workers))
+    workers = divided(batch, n_workers)
     for key, start, end in zip(batch.keys.tolist(), batch.starts[:-1], batch.starts[1:], strict=True):
         found, sizes = np.unique(workers[batch.offsets[start:end]], return_counts=True)
-        assert table.places(key) == pytest.approx(dict(zip(found.tolist(), sizes / (end - start), strict=True)))
+        assert table.shares(key) == pytest.approx(dict(zip(found.tolist(), sizes / (end - start), strict=True)))
 
 
 def test_heavy_keys_are_split_wherever_they_are_in_the_list() -> None:
@@ -192,7 +196,7 @@ def test_heavy_keys_are_split_wherever_they_are_in_the_list() -> None:
 def test_an_empty_batch() -> None:
     batch = accumulated(np.empty(0, np.uint64))
     assert (batch.n_tuples, batch.n_keys, batch.updates, batch.disorder()) == (0, 0, 0, 0.0)
-    assert batch.offsets.size == divided(batch, 3).size == planned(batch, 3).keys.size == 0
+    assert batch.offsets.size == divided(batch, 3).size == 0
 
 
 GOOD: dict[str, Any] = {"interval": (10, 20), "expected_tuples": 10, "expected_keys": 5}

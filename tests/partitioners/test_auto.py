@@ -51,7 +51,7 @@ def test_levels_skewed_keys(exponent: float) -> None:
     assert measure(keys, p.route(keys), 16).imbalance_ratio < 1.05
 
 
-def test_keeps_keys_whole_if_told_or_if_splitting_is_dear() -> None:
+def test_keeps_keys_whole_if_asked_to_or_if_splitting_is_expensive() -> None:
     keys = streams.zipf(200_000, 50_000, 1.0)
     whole = Auto(16, split=False)
     assert chosen(whole, keys) in ("kip", "level")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from statistics import mean
 from typing import Any, NamedTuple
 
@@ -78,13 +79,22 @@ def run(parts: list[Keys], n_workers: int, *, sync: bool, **params: Any) -> tupl
     return keys.reshape(-1), workers.reshape(-1)
 
 
-@pytest.mark.parametrize("params", [BY_PAPER, GREEDY], ids=["by the paper", "greedy"])
-@pytest.mark.parametrize("n_workers", [16, 64])
-@pytest.mark.parametrize("sources", [2, 4])
-@pytest.mark.parametrize("setting", [mixed, apart, alike])
+def settings() -> list[Any]:
+    """Returns all settings of the claim that sources which cooperate do better.
+
+    Two mixed sources with the greedy rule are not among them: the only source with hot keys balances them alone, so
+    that there is nothing to gain (-16 to +14 %).
+    """
+    rules = {"by the paper": BY_PAPER, "greedy": GREEDY}
+    return [
+        pytest.param(setting, sources, n_workers, rules[rule], id=f"{setting.__name__}-{sources}-{n_workers}-{rule}")
+        for setting, sources, n_workers, rule in product((mixed, apart, alike), (2, 4), (16, 64), rules)
+        if (setting, sources, rule) != (mixed, 2, "greedy")
+    ]
+
+
+@pytest.mark.parametrize(("setting", "sources", "n_workers", "params"), settings())
 def test_cooperation_beats_replicas(setting: Any, sources: int, n_workers: int, params: dict[str, Any]) -> None:
-    if setting is mixed and sources == 2 and params is GREEDY:
-        pytest.skip("the only source with hot keys balances them alone: there is nothing to gain (-16 to +14 %)")
     parts = setting(sources, 480_000 // sources, 0)
     alone = costs(*run(parts, n_workers, sync=False, **params), n_workers, sources)
     together = costs(*run(parts, n_workers, sync=True, **params), n_workers, sources)
@@ -130,8 +140,8 @@ def test_rewards_that_come_after_a_message_are_applied_to_the_answer() -> None:
     source, other = (Dalton(8, window=WINDOW) for _ in range(2))
     source.route(keys[:20_000])
     other.route(keys[20_000:30_000])
-    told = source.snapshot()
-    policy = source.merge([told, other.snapshot()])
+    reported = source.snapshot()
+    policy = source.merge([reported, other.snapshot()])
     expected: dict[int, NDArray[np.float64]] = dict(zip(policy.keys.tolist(), policy.values.copy(), strict=True))
     for key in keys[30_000:30_300]:
         before = source.snapshot().rows
@@ -143,7 +153,7 @@ def test_rewards_that_come_after_a_message_are_applied_to_the_answer() -> None:
             if int(after.keys[row]) in expected:
                 estimates = expected[int(after.keys[row])]
                 estimates[worker] += GAMMA * (reward - estimates[worker])
-    source.adopt(policy, told)
+    source.adopt(policy, reported)
     rows = source.snapshot().rows
     at = {int(key): row for row, key in enumerate(rows.keys) if rows.until[row] != FREE}
     assert len(expected) >= 2

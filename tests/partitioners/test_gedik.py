@@ -14,7 +14,7 @@ from skewless.histogram import Histogram
 from skewless.metrics import imbalance_ratio
 from skewless.partitioners import named, partitioner
 from skewless.partitioners.gedik import Readj, Scan
-from skewless.planning.planner import Planner, as_table
+from skewless.planning.planner import Planner, table_of
 from skewless.table import RoutingTable
 
 pytestmark = pytest.mark.compiled
@@ -31,7 +31,7 @@ def planner(name: str, n_workers: int) -> Planner:
 
 
 def in_force(p: Planner) -> RoutingTable:
-    return as_table(p.snapshot().policy, p.n_workers)
+    return table_of(p.snapshot().policy, p.n_workers)
 
 
 @cache

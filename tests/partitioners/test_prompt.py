@@ -9,7 +9,7 @@ from skewless import partitioner, streams
 from skewless.cooperation.protocol import exchange
 from skewless.metrics import imbalance_ratio
 from skewless.partitioners.prompt import Prompt, allocate
-from skewless.planning.planner import as_table
+from skewless.planning.planner import table_of
 from tests.plans import planned
 
 pytestmark = pytest.mark.compiled
@@ -22,8 +22,8 @@ def test_prompts_example() -> None:
     p = Prompt(4)
     p.observe(keys)
     exchange([p])
-    table = as_table(p.snapshot().policy, 4)
-    blocks_of_key = {key: table.places(key) for key in range(1, 9)}
+    table = table_of(p.snapshot().policy, 4)
+    blocks_of_key = {key: table.shares(key) for key in range(1, 9)}
     sizes = [sum(counts[key - 1] * at.get(block, 0.0) for key, at in blocks_of_key.items()) for block in range(4)]
     assert sum(counts) == 385
     assert sizes == pytest.approx([97, 97, 95, 96], abs=1e-6)

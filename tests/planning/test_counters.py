@@ -86,9 +86,9 @@ def test_the_past_fades_and_the_rate_recovers() -> None:
 
 def test_tuples_after_a_snapshot_count_in_the_next_plan() -> None:
     c = counted(counters(None), np.array([1, 1, 2], np.uint64))
-    told = copied(c)
+    reported = copied(c)
     c = counted(c, np.array([2, 3], np.uint64))
-    left = of_batch([after_plan(c, told)])
+    left = of_batch([after_plan(c, reported)])
     assert dict(zip(left.keys.tolist(), left.counts.tolist(), strict=True)) == {2: 1, 3: 1}
 
 

@@ -17,21 +17,17 @@ from skewless.store import (
     open_hot_copy,
 )
 from skewless.store.files import load_index
+from tests.faults.harm import Harm, damage
 from tests.store.states import KEY, STATE, changed, filled, owned
 
 
 @pytest.mark.parametrize("kind", ["changes", "index"])
 @pytest.mark.parametrize("harm", ["flipped", "cut", "missing"])
-def test_damaged_durable_files_are_named(tmp_path: Path, kind: str, harm: str) -> None:
+def test_damaged_durable_files_are_named(tmp_path: Path, kind: str, harm: Harm) -> None:
     store, table = StateStore(str(tmp_path / "durable"), KEY, STATE), RoutingTable.hashed(1)
     manifest = filled(store, table, 50)
     (path, *_) = sorted((tmp_path / "durable").glob(f"{kind}-*"))
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    if harm == "missing":
-        path.unlink()
-    else:
-        path.write_bytes(content if harm == "flipped" else content[: len(content) // 2])
+    damage(path, harm)
     load_index.cache_clear()
     share = Share.of(table, 0)
     with pytest.raises(Damaged, match=path.name), open_hot_copy(tmp_path / "hot", 0, store, manifest, share):

@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 
 from skewless.arguments import require, whole
 from skewless.arrays import LATEST, Keys, Times, Workers, checked
-from skewless.histogram import Histogram
 from skewless.kernels import counttree, hashtable, kernel
 from skewless.kernels.counttree import CountTree
 from skewless.kernels.hash import mix64
 from skewless.kernels.hashtable import Table
-from skewless.partitioners.prompt import Prompt, packed
-from skewless.table import RoutingTable
+from skewless.partitioners.prompt import packed
 
 BUDGET = 4  # not given in the paper; more sorts better, but plans do not improve (benchmarks.accumulator)
 _0, _1 = np.uint64(0), np.uint64(1)
@@ -177,12 +175,6 @@ class Accumulator:
         if self._state is None:
             raise ValueError("this batch has been released: use a new accumulator for the next interval")
         return self._state
-
-
-def planned(batch: Accumulated, n_workers: int) -> RoutingTable:
-    """Returns Prompt's plan (algorithm 2) as a table, made from the nearly sorted list without sorting it."""
-    listed = Histogram(batch.keys, batch.counts.astype(np.float64))
-    return Prompt(n_workers).plan(listed, RoutingTable.hashed(n_workers))
 
 
 def divided(batch: Accumulated, n_workers: int) -> Workers:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import time
 from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
@@ -14,7 +12,8 @@ from struct import Struct
 from typing import Any, BinaryIO, NamedTuple, Self
 from zlib import crc32
 
-from skewless.arguments import require
+from skewless.arguments import require, require_format
+from skewless.filesystem import lock_file
 
 FORMAT = 1
 FILE_BYTES = 64 << 20  # bytes after which a new file is started
@@ -119,12 +118,16 @@ class Journal(JournalReader):
     each sender so far, so that older files can be deleted. A frame is on disk before `append` returns. A last frame
     that a crash cut off is dropped when the log is opened again; any other damage is an error that names the file.
 
+    directory: of the files; it is created if needed.
     holds: describes the records; a log with another description is refused.
     """
 
     def __init__(self, directory: str | Path, holds: dict[str, str]) -> None:
         Path(directory).mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(Path(directory) / "lock")
+        lock = lock_file(Path(directory) / "lock", PATIENCE)
+        if lock is None:
+            raise ValueError(f"the log in {directory} is in use by another receiver")
+        self._lock = lock
         self.broken = ""  # why a write failed, after which nothing more is written
         self.holds = holds
         self.tallies: dict[str, int] = {}  # number of records of each sender
@@ -203,9 +206,8 @@ class Journal(JournalReader):
         self._start_file()
 
     def _check_description(self, base: int, notes: dict[str, Any]) -> None:
-        version, holds = notes.get("format"), notes.get("holds")
-        path = self.path(base)
-        require(version == FORMAT, f"{path} has format {version}; this version of skewless reads format {FORMAT}")
+        holds = notes.get("holds")
+        require_format(str(self.path(base)), notes.get("format"), FORMAT)
         differs = f"the log in {self.directory} holds {holds}, not {self.holds}"
         require(holds == self.holds, f"{differs}: choose another directory")
 
@@ -238,19 +240,3 @@ class Journal(JournalReader):
             self.broken = f"the log {self.path(self.bases[-1])} cannot be written: {error}"
             raise ValueError(self.broken) from error
         self.end += len(frame)
-
-
-def _locked(path: Path) -> BinaryIO:
-    """Opens and locks the file for this process; the lock ends with the process."""
-    file = path.open("ab")
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                file.close()
-                raise ValueError(f"the log in {path.parent} is in use by another receiver") from None
-            time.sleep(0.05)
-        else:
-            return file

@@ -11,9 +11,11 @@ from pathlib import Path
 from threading import Condition, Thread
 
 import numpy as np
+from pyarrow import fs
 
 from skewless.arguments import require
 from skewless.arrays import Keys
+from skewless.filesystem import write_atomically
 from skewless.ingest.accumulator import Accumulated, Accumulator, divided
 from skewless.ingest.journal import Journal, JournalReader
 from skewless.ingest.records import MOST_ROWS, Block, LineFormat, decode
@@ -80,8 +82,8 @@ class Receiver:
     directory: the log.
     lines: how lines are parsed.
     address: host and port to listen on; port 0 takes a free one.
-    pending: bytes of the log that may wait for batches; beyond, nothing is read from senders until a batch is done.
-    most_rows: of a batch; no limit if None.
+    pending: bytes of the log that may wait for batches; beyond that, senders are not read until a batch is done.
+    most_rows: the most rows of a batch; no limit if None.
     """
 
     def __init__(
@@ -109,7 +111,7 @@ class Receiver:
         host, port = self._listener.getsockname()[:2]
         self.address = f"{host}:{port}"
         self._published = Path(directory) / "address"
-        self._published.write_text(self.address)
+        write_atomically(fs.LocalFileSystem(), str(self._published.absolute()), self.address.encode())
         self._start(self._accept)
 
     @property
@@ -159,7 +161,7 @@ class Receiver:
             if incoming.rows:
                 self._incoming, self._last_batch = incoming.following(end), incoming
             return incoming.end
-        # Another batch was accumulated than is asked for: that one will be accumulated from the log.
+        # The accumulated batch is not the requested one, which will be accumulated from the log.
         self._incoming = incoming.following(end)
         return self._scan(start, limit, most)
 
@@ -280,7 +282,7 @@ class Receiver:
         name = first.decode()
         require(0 < len(first) <= NAME_BYTES, f"the first line is the sender's name, of 1 to {NAME_BYTES} bytes")
         with self._changed:
-            # A sender that connects again has given up its last connection: drop what that still holds.
+            # A sender that connects again has given up its last connection: drop what that still delivers.
             previous = self._senders.get(name)
             if previous is not None:
                 with suppress(OSError):

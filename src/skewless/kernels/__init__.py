@@ -1,4 +1,4 @@
-"""Compiled building blocks; `kernel` compiles a function with numba, and state is a NamedTuple of arrays."""
+"""Compiled building blocks: functions that `kernel` compiles with numba, on states that are NamedTuples of arrays."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numba
 import numpy as np
 
 F = TypeVar("F", bound=Callable[..., object])
+Number = TypeVar("Number", np.int64, np.float64)  # of an array
 
 
 def _stamp() -> tuple[tuple[str, int, int], ...]:

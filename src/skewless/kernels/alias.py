@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import numpy as np
 from numpy.typing import NDArray
 
-from skewless.kernels import kernel
-
-Number = TypeVar("Number", np.int64, np.float64)
+from skewless.kernels import Number, kernel
 
 
 @kernel

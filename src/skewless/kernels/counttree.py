@@ -12,14 +12,14 @@ from skewless.kernels.hash import mix64
 
 
 class CountTree(NamedTuple):
-    """A search tree of (count, node), the heaviest first and of equals the one with the lowest number.
+    """A search tree of (count, node): the heaviest node first, and of equal ones the lowest number first.
 
     Nodes are numbered from 1. A node lies above all of lower rank in its subtree, and ranks are hashes of the numbers,
     so that the tree is as deep as one of keys in random order, O(log n), whatever the counts
     (Seidel and Aragon: Randomized search trees. Algorithmica 16, 1996). Only links need to be updated.
     """
 
-    links: NDArray[np.int64]  # of node i: 2 i to those before it, 2 i + 1 to those after it; 0 to the root
+    links: NDArray[np.int64]  # [2 i]: to the nodes before node i; [2 i + 1]: to those after it; [0]: to the root
     counts: NDArray[np.int64]
 
 

@@ -55,7 +55,7 @@ def below(x: np.uint64, n: np.uint64) -> np.uint64:
 
 # The candidates of a key are c0, c0 + step, c0 + 2 step, ... modulo the number of workers n, where c0 is any worker and
 # step any number from 1 to n - 1. Where step and n share a factor, the walk returns to its start before it has visited
-# all workers; it then continues one further. So the candidates are distinct for any number of choices up to n,
+# all workers; it then continues one worker on. So the candidates are distinct for any number of choices up to n,
 # the first two are any two workers with equal probability, and no state is needed. Double hashing balances
 # as well as independent hash functions (Mitzenmacher, "Balanced allocations and double hashing", SPAA 2014).
 # Candidate 0 is plain hashing.

@@ -63,6 +63,13 @@ def filled(keys: NDArray[np.uint64], values: NDArray[np.uint64], room: int = 0) 
     return new
 
 
+def sums(tables: list[Entries]) -> Entries:
+    """Returns the keys of all tables, each with the sum of its values, which is below 2**53; sums of 0 are left out."""
+    keys, inverse = np.unique(np.concatenate([keys for keys, _ in tables]), return_inverse=True)
+    totals = np.bincount(inverse, np.concatenate([values for _, values in tables]), minlength=keys.size)
+    return Entries(keys[totals > 0], totals[totals > 0].astype(np.uint64))
+
+
 def most_bytes(n_keys: int) -> int:
     """Returns the most bytes of a table that grew to n_keys: 16 per slot, at least a quarter of the slots in use."""
     return 64 * (n_keys + 1)

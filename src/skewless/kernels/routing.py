@@ -1,4 +1,4 @@
-"""Looks up the workers of rows in a routing table, as plain arrays."""
+"""Looks up the workers of rows in a routing table that is given as plain arrays."""
 
 from __future__ import annotations
 

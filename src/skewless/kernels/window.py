@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skewless.kernels import bits, kernel
-from skewless.kernels.lowest import Number
+from skewless.kernels import Number, bits, kernel
 
 NEVER = 2**62  # a slide or window of this length does not end
 _BEFORE = -(2**63)  # no tuple seen yet

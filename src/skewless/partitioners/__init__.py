@@ -1,4 +1,4 @@
-"""The registry of partitioners. An algorithm is one file, one entry in `ALL` and one oracle in the tests."""
+"""The registry of partitioners: each algorithm is a file of its own and an entry in `ALL`."""
 
 from __future__ import annotations
 
@@ -52,6 +52,8 @@ ALL: tuple[type[Partitioner[Any, Any]], ...] = (
 def named(name: str) -> type[Partitioner[Any, Any]]:
     """Returns the class with this name.
 
+    name: the name of a class in `ALL`.
+
     >>> named("hash").__name__
     'Hash'
     """
@@ -76,7 +78,9 @@ def parameters(cls: type[Partitioner[Any, Any]]) -> dict[str, Any]:
 def partitioner(name: str, n_workers: int, *, seed: int = 0, **params: Any) -> Partitioner[Any, Any]:
     """Returns a new partitioner by its name.
 
-    name: of one in `ALL`. n_workers: the number of workers. seed: of its hash functions.
+    name: the name of a class in `ALL`.
+    n_workers: the number of workers.
+    seed: determines its hash functions and random choices.
     params: parameters of the class; its docstring explains them.
 
     >>> partitioner("pkg", 16, choices=3)
@@ -92,9 +96,12 @@ def partitioner(name: str, n_workers: int, *, seed: int = 0, **params: Any) -> P
 
 
 def configured(name: str, n_workers: int, **settings: Any) -> Partitioner[Any, Any]:
-    """Returns a new partitioner by its name, with those of the settings that are parameters of its class.
+    """Returns a new partitioner by its name, and ignores settings that its class does not have.
 
-    For engines that know, say, whether keys may be split, and leave it to the partitioner to use that.
+    Engines pass all that they know of a job, such as whether keys may be split; a partitioner takes what it can use.
+
+    name, n_workers: as for `partitioner`.
+    settings: values of parameters by name.
 
     >>> configured("level", 4, split=False, costs=(1.0, 1.0, 0.0)).split
     False
@@ -111,6 +118,8 @@ _PARAMETERS = {cls.__name__: cls for cls in (Window, Moving)}  # classes that pa
 
 def described(partitioner: Partitioner[Any, Any]) -> str:
     """Returns class and parameters of a partitioner as JSON, without what it has learned (see `snapshot`).
+
+    partitioner: an instance of a class in `ALL`, or of your own class, which other processes must be able to import.
 
     >>> described(partitioner("cm", 4, window=Window(100, 10)))[:57]
     '{"class": "cm", "n_workers": 4, "seed": 0, "choices": 2, '

@@ -11,13 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skewless.arguments import require
-from skewless.arrays import copied
 from skewless.histogram import Histogram
 from skewless.migration import arriving
-from skewless.partitioner import Forecast, Partitioner
+from skewless.partitioner import Forecast, Partitioner, precedence
 from skewless.partitioners.candidates import CANDIDATES
 from skewless.partitioners.level import Level
-from skewless.planning.planner import Planned, Planner, Policy, as_policy, as_table, precedence
+from skewless.planning.planner import Planned, Planner, Policy, as_policy, table_of
 from skewless.table import RoutingTable
 
 MARGIN = 0.1  # a candidate replaces the one in force if it costs less by more than this share
@@ -73,8 +72,9 @@ class Auto(Planner):
     tenth cheaper than the one in force, so that noise changes nothing. `decisions` has the reasons.
 
     among: names of the candidates. The first is in force at the beginning, and stays in force where no other is worth a
-        change; "hash" means to leave the job to Spark.
+        change; "hash" leaves the job to Spark.
     split: False admits only candidates that keep keys whole.
+    memory: as for every planner (`skewless.planning.planner.Planner`). Leave `moving` out: `costs` weighs moves.
     costs: weights of the three terms until a batch is measured: of a tuple on the busiest worker, of a fragment at the
         busiest reducer, and of a tuple that arrives at a worker where its key was not before, divided by the number of
         batches that a plan serves.
@@ -132,18 +132,14 @@ class Auto(Planner):
     def make_table(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
         return self.decided(histogram, old)[0]
 
-    def merge(self, snapshots: Sequence[Planned]) -> Policy:
-        require(len(snapshots) >= 1, "merge needs at least 1 snapshot")
-        last = max((snapshot.policy for snapshot in snapshots), key=precedence)
-        if not any(snapshot.counters.counts.used[0] for snapshot in snapshots):
-            return copied(last)
+    def planned(self, snapshots: Sequence[Planned], last: Policy) -> Policy:
         evidence = np.sort(np.stack([snapshot.memo for snapshot in snapshots]), axis=0).sum(axis=0)
         weights = _fitted(evidence, np.array(self.costs))
-        table, choice = self._decide(self.counted(snapshots), as_table(last, self.n_workers), _followed(last), weights)
-        return as_policy(table, last.rule)._replace(version=last.version + 1, memo=choice.memo())
+        table, choice = self._decide(self.counted(snapshots), table_of(last, self.n_workers), _followed(last), weights)
+        return as_policy(table, last.rule)._replace(memo=choice.memo())
 
     def decided(self, histogram: Histogram, old: RoutingTable) -> tuple[RoutingTable, Comparison]:
-        """Returns the plan by `costs`, with the first candidate in force, and why it is that one."""
+        """Returns the plan by `costs`, with the first candidate in force, and the decision with its reason."""
         table, choice = self._decide(histogram, old, 0, (0.0, *self.costs))
         return table, self._decision(choice, 0)
 
@@ -152,10 +148,10 @@ class Auto(Planner):
         table, decision = self.decided(histogram, old)
         return Forecast(table, decision.chosen, decision.reason)
 
-    def adopt(self, policy: Policy, told: Planned | None = None) -> None:
+    def adopt(self, policy: Policy, reported: Planned | None = None) -> None:
         is_newer = precedence(policy) > precedence(self._state.policy)
         former = _followed(self._state.policy)
-        super().adopt(policy, told)
+        super().adopt(policy, reported)
         if is_newer and policy.memo.size:
             self.decisions.append(self._decision(_Choice.of(policy.memo), former))
             del self.decisions[:-DECISIONS]
@@ -232,7 +228,7 @@ _EVIDENCE = (_TERMS + 1) ** 2  # sums of products of all pairs of these
 def _fitted(evidence: NDArray[np.float64], configured: NDArray[np.float64]) -> tuple[float, ...]:
     """Fits the constant cost of a batch and the weights of the terms by least squares, none of them below 0.
 
-    They are near the configured costs as long as little was measured.
+    They stay near the configured costs while few batches have been measured.
     """
     products = evidence.reshape(_TERMS + 1, _TERMS + 1)
     squares, with_seconds = products[:_TERMS, :_TERMS], products[:_TERMS, _SECONDS]

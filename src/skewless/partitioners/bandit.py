@@ -47,7 +47,7 @@ class Rows(NamedTuple):
     keys: NDArray[np.uint64]
     spare: NDArray[np.int64]  # the free rows come first
     until: NDArray[np.int64]  # the last statistics window in which the row is used, or FREE
-    born: NDArray[np.int64]  # the number of the tuple that made its key hot: tells two lives of a key apart
+    born: NDArray[np.int64]  # the number of the tuple that made its key hot: a key may be hot, cold and hot again
     values: NDArray[np.float64]  # [rows, workers]: Q(k, a)
     before: NDArray[np.float64]  # [rows, workers]: as last agreed, or as they began
     tries: NDArray[np.int64]  # [rows, workers]: rewards of each since the last agreement
@@ -73,12 +73,12 @@ class Learned(NamedTuple):
     frequency: Statistics
     window: SlidingWindow
     load: NDArray[np.float64]  # of each worker in the window, with that from other sources
-    total: NDArray[np.float64]  # the sum of it
+    total: NDArray[np.float64]  # the sum of these loads
     tuples: NDArray[np.int64]  # [EVER, SINCE]
     rows: Rows
     least: Floor  # of the loads
     holders: Holders
-    once: Table  # mixed key -> ZERO_SLIDE + the slide in which it was last hot: where it may have been split
+    once: Table  # mixed key -> ZERO_SLIDE + the slide in which it was last hot, so that it may have been split
     peers: Peers
     agreed: Agreed
 
@@ -158,7 +158,7 @@ def release(s: Learned, row: int) -> None:
 
 @kernel
 def note_split(s: Learned, x: np.uint64) -> None:
-    """Notes that a key may have been split in the present slide; before the first tuple there is none."""
+    """Notes that a key may have been split in the present slide; before the first tuple there is no slide."""
     slide = max(s.window.clock.number[0], 1 - ZERO_SLIDE)
     hashtable.put(s.once, hashtable.find(s.once, x), x, np.uint64(slide + ZERO_SLIDE))
 

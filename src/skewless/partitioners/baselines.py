@@ -13,11 +13,11 @@ from skewless.arguments import require
 from skewless.arrays import Keys, Times, Workers, checked, n_bytes
 from skewless.histogram import Histogram
 from skewless.kernels import hashtable, kernel
-from skewless.kernels.hash import Hasher, candidates, first, following, hasher, mixed, stride
+from skewless.kernels.hash import Hasher, candidates, first, hasher, mixed
 from skewless.kernels.hashtable import Entries, Table
 from skewless.kernels.lowest import Floor, floor, lowered, lowest
 from skewless.partitioner import NO_TIMES, Partitioner
-from skewless.partitioners.pkg import probe, sent
+from skewless.partitioners.pkg import least_loaded, probe, sent
 from skewless.table import RoutingTable
 
 _0, _1 = np.uint64(0), np.uint64(1)
@@ -76,13 +76,13 @@ class Turn(NamedTuple):
 class Shuffle(Partitioner[Turn, Never]):
     """Shuffle grouping: the workers in turn, whatever the key (PKG section II-A; Holistic's SH).
 
-    The loads differ by one at most, and every key is on every worker: no partitioner costs more to aggregate.
+    The loads differ by one tuple at most, and every key is on every worker: no partitioner costs more to aggregate.
 
     >>> import numpy as np, skewless
     >>> skewless.partitioner("shuffle", 4).route(np.zeros(6, np.uint64)).tolist()
     [0, 1, 2, 3, 0, 1]
 
-    Departures from the paper: the first turn is the seed's.
+    Departures from the paper: the seed decides which worker comes first.
     """
 
     name: ClassVar[str] = "shuffle"
@@ -124,7 +124,7 @@ class OnGreedy(Partitioner[AssignedKeys, KeyWorkers]):
     [0, 0, 0, 1, 2, 0, 1]
 
     Departures from the paper: none; ties go to the lowest worker. Sources that sent the same key to different
-    workers agree, when they share what they know, on the lower worker.
+    workers agree on the lowest of these workers when they exchange what they learned.
     """
 
     name: ClassVar[str] = "on_greedy"
@@ -152,9 +152,9 @@ class OnGreedy(Partitioner[AssignedKeys, KeyWorkers]):
         keys, workers = _agreed([hashtable.entries(s.places) for s in snapshots])
         return KeyWorkers(keys=keys, places=workers, load=sent(snapshots))
 
-    def adopt(self, policy: KeyWorkers, told: AssignedKeys | None = None) -> None:
+    def adopt(self, policy: KeyWorkers, reported: AssignedKeys | None = None) -> None:
         state = self._state
-        probe(state, policy, KeyWorkers, told)
+        probe(state, policy, KeyWorkers, reported)
         own_keys, own_workers = hashtable.entries(state.places)
         new = ~np.isin(own_keys, policy.keys)
         workers = hashtable.filled(
@@ -169,15 +169,26 @@ def _on_greedy(s: AssignedKeys, keys: Keys, times: Times, workers: Workers, star
     for i in range(start, keys.size):
         if hashtable.full(s.places):
             return i
-        x = mixed(s.hasher, keys[i])
-        slot = hashtable.find(s.places, x)
-        held = s.places.slots[slot + _1]
-        if held == _0:
-            held = np.uint64(lowest(s.load, s.least)) + _1
-            hashtable.put(s.places, slot, x, held)
-        s.load[held - _1] += 1
-        workers[i] = held - _1
+        workers[i] = _least_loaded(s, keys[i])
     return keys.size
+
+
+@kernel
+def _least_loaded(s: AssignedKeys, key: np.uint64) -> np.uint64:
+    """Returns the worker of a tuple; a new key gets the least loaded of all."""
+    x = mixed(s.hasher, key)
+    slot = hashtable.find(s.places, x)
+    if s.places.slots[slot + _1] == _0:
+        hashtable.put(s.places, slot, x, np.uint64(lowest(s.load, s.least)) + _1)
+    return _assigned(s, slot)
+
+
+@kernel
+def _assigned(s: AssignedKeys, slot: np.uint64) -> np.uint64:
+    """Returns the worker of the key in a slot, and counts the tuple."""
+    worker: np.uint64 = s.places.slots[slot + _1] - _1
+    s.load[worker] += 1
+    return worker
 
 
 def _agreed(tables: list[Entries]) -> Entries:
@@ -216,20 +227,18 @@ def _potc(s: AssignedKeys, keys: Keys, times: Times, workers: Workers, start: in
     for i in range(start, keys.size):
         if hashtable.full(s.places):
             return i
-        x = mixed(s.hasher, keys[i])
-        slot = hashtable.find(s.places, x)
-        held = s.places.slots[slot + _1]
-        if held == _0:
-            best = first(s.hasher, x)
-            if s.load.size > 1:
-                second, _ = following(s.hasher, best, best, stride(s.hasher, x))
-                if s.load[second] < s.load[best]:
-                    best = second
-            held = best + _1
-            hashtable.put(s.places, slot, x, held)
-        s.load[held - _1] += 1
-        workers[i] = held - _1
+        workers[i] = _less_loaded_of_two(s, keys[i])
     return keys.size
+
+
+@kernel
+def _less_loaded_of_two(s: AssignedKeys, key: np.uint64) -> np.uint64:
+    """Returns the worker of a tuple; a new key gets the less loaded of its two candidates."""
+    x = mixed(s.hasher, key)
+    slot = hashtable.find(s.places, x)
+    if s.places.slots[slot + _1] == _0:
+        hashtable.put(s.places, slot, x, least_loaded(s.hasher, s.load, x, min(2, s.load.size)) + _1)
+    return _assigned(s, slot)
 
 
 class CountedKeys(NamedTuple):
@@ -283,19 +292,17 @@ class OffGreedy(Partitioner[CountedKeys, KeyWorkers]):
         return n_bytes(self.fresh()) + 2 * hashtable.most_bytes(n_keys)
 
     def merge(self, snapshots: Sequence[CountedKeys]) -> KeyWorkers:
-        tables = [hashtable.entries(s.counts) for s in snapshots]
-        keys, inverse = np.unique(np.concatenate([table.keys for table in tables]), return_inverse=True)
-        counts = np.zeros(keys.size, np.int64)
-        np.add.at(counts, inverse, np.concatenate([table.values for table in tables]).astype(np.int64))
+        keys, sums = hashtable.sums([hashtable.entries(s.counts) for s in snapshots])
+        counts = sums.astype(np.int64)
         heaviest_first = np.argsort(-counts, kind="stable")
         load = np.zeros(self.n_workers, np.int64)
         workers = np.zeros(keys.size, np.uint64)
         _assign_heaviest(counts, heaviest_first, load, floor(), workers)
         return KeyWorkers(keys=keys, places=workers, load=load)
 
-    def adopt(self, policy: KeyWorkers, told: CountedKeys | None = None) -> None:
+    def adopt(self, policy: KeyWorkers, reported: CountedKeys | None = None) -> None:
         fits = isinstance(policy, KeyWorkers) and policy.load.shape == (self.n_workers,)
-        require(fits, f"this policy is no KeyWorkers of {self.n_workers} workers")
+        require(fits, f"this policy is not a KeyWorkers of {self.n_workers} workers")
         self._state = self._state._replace(places=hashtable.filled(policy.keys, policy.places))
 
 

@@ -36,9 +36,8 @@ class WorkerCosts(NamedTuple):
     least_cardinality: Floor
 
 
-AFFINITY, LOAD_WEIGHT = range(
-    2
-)  # of WorkerCosts.rule: prefer holders of a key (0 or 1); p, weight of load against keys
+# Of WorkerCosts.rule: whether to prefer workers that hold the key (0 or 1); p, the weight of load against keys.
+AFFINITY, LOAD_WEIGHT = range(2)
 MOST_TUPLES, MOST_KEYS = range(2)  # of WorkerCosts.most: the largest load and the largest cardinality of a worker
 
 
@@ -116,7 +115,7 @@ class ByCardinality(Partitioner[Any, Never]):
 class Cm(ByCardinality):
     """CM: to the candidate with the fewest distinct keys (Holistic section 4.1, algorithm 2).
 
-    For operations whose cost goes with the number of keys; it does not look at the number of tuples.
+    For operations whose cost grows with the number of keys; it ignores the number of tuples.
 
     choices: candidates per key.
     cardinality: "exact" remembers each key; "hll" keeps 4 KB a worker whatever the number of keys.
@@ -149,7 +148,7 @@ class Am(ByCardinality):
 
     Katsipoulakis, Labrinidis, Chrysanthis: A holistic view of stream partitioning costs. PVLDB 10(11), 2017.
 
-    Departures from the paper: as for `cm`. With more than two choices a known key stays with the first that holds it.
+    Departures from the paper: as for `cm`. With three or more choices, a key stays with the first that holds it.
     """
 
     name: ClassVar[str] = "am"

@@ -1,4 +1,4 @@
-"""More than two choices for the few keys that need them: D-Choices and W-Choices."""
+"""D-Choices and W-Choices: more than two candidate workers for the few keys that need them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Cursors(NamedTuple):
     """
 
     key: NDArray[np.uint64]
-    asked: NDArray[np.int64]  # candidates looked at
+    asked: NDArray[np.int64]  # how many candidates were compared
     level: NDArray[np.int64]
     number: NDArray[np.int64]  # of the candidate
     candidate: NDArray[np.uint64]
@@ -61,7 +61,7 @@ class DChoices(Partitioner[Headed, Loads]):
     """D-Choices: two candidates for keys of the tail, d for those of the head, d as small as balance allows.
 
     The head is the keys with a share above 1 / (5 n), found by SpaceSaving. d is the smallest number for which, for
-    every prefix of the head, the workers that its keys can reach are not asked for more than their part:
+    every prefix of the head, the workers that its keys can reach get no more than their part of the load:
     sum_{i<=h} p_i + (b_h/n)^d sum_{h<i<=|H|} p_i + (b_h/n)^2 p_tail <= b_h/n + epsilon, b_h = n - n ((n-1)/n)^(h d).
 
     >>> import numpy as np, skewless
@@ -109,8 +109,8 @@ class DChoices(Partitioner[Headed, Loads]):
     def merge(self, snapshots: Sequence[Headed]) -> Loads:
         return Loads(sent(snapshots))
 
-    def adopt(self, policy: Loads, told: Headed | None = None) -> None:
-        probe(self._state, policy, Loads, told)
+    def adopt(self, policy: Loads, reported: Headed | None = None) -> None:
+        probe(self._state, policy, Loads, reported)
         lowered(self._state.least)
         self._state.cursors.asked[:] = 0
 

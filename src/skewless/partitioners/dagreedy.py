@@ -39,10 +39,10 @@ class Affine(NamedTuple):
 
 @dataclass(eq=False)
 class DaGreedy(Partitioner[Affine, Never]):
-    """DAGreedy: keys of the tail are hashed; one of the head goes to the worker with the best score.
+    """DAGreedy: keys of the tail are hashed; a key of the head goes to the worker with the best score.
 
     score(worker) = 1/2 [it holds the key in this window] - 1/2 (load - mean) / mean: a hot key is split further only
-    when its holders are fuller, by the mean load, than the emptiest worker.
+    when even the emptiest of its workers exceeds the emptiest of all workers by the mean load.
 
     window: what counts as held and as load; None: everything since the beginning.
 
@@ -57,7 +57,7 @@ class DaGreedy(Partitioner[Affine, Never]):
     Pacaci, Ozsu: Distribution-aware stream partitioning for distributed stream processing systems. BeyondMR 2018.
 
     Departures from the paper: the head is that of `d_choices` (a share above 1 / (5 n), SpaceSaving), with frequencies
-    halved after each window. A key that turns hot is taken to be held by its hash worker till then. Scores are
+    halved after each window. Until a key turns hot, its hash worker is assumed to hold it. Scores are
     compared exactly, in whole numbers; ties go to the lowest worker. The best worker is either the emptiest holder or
     the emptiest of all: no need to score each of them.
     """

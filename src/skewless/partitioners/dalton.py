@@ -18,10 +18,9 @@ from skewless.kernels.hashtable import Entries, Table
 from skewless.kernels.lowest import floor
 from skewless.kernels.sketch import count_min
 from skewless.kernels.window import NEVER, clock, holders, sliding_window
-from skewless.partitioner import Partitioner, Window, check_window, fingerprint, ticking
+from skewless.partitioner import Partitioner, Window, check_window, fingerprint, precedence, ticking
 from skewless.partitioners import bandit
 from skewless.partitioners.bandit import FREE, GAMMA, WORST, ZERO_SLIDE, Agreed, Learned, Peers, Rows, Statistics
-from skewless.planning.planner import precedence
 
 STATISTICS = 1000  # length of a statistics window where there is no slide
 MOST_OTHERS = 8  # a source assumes at most this many tuples of each other source per tuple of its own
@@ -35,18 +34,19 @@ class Dalton(Partitioner[Learned, Agreed]):
 
     The reward of a tuple is -(CI + CA) / 2: how much fuller its worker is than the mean, and over how many workers its
     key is spread (equations 3 and 4). Estimates follow rewards by a tenth (equation 5) and begin at the worst, so that
-    a key sticks to its worker until exploring has found a better one. A key is hot when it has had at least the n-th
-    part of the statistics window before, and stays so to the end of the next window (definition 3.3, section 3.3).
+    a key stays with its worker until exploration has shown a better one. A key turns hot when its tuples in a
+    statistics window reach 1 / n of all tuples of the previous window, and stays so to the end of the next one
+    (definition 3.3, section 3.3).
 
     window: what counts as load and fragments; None: everything since the beginning. A slide is a statistics window.
-    hot: keys with at least the (hot x n)-th part are learned about, at most hot x n of them. 1 is the paper's, and lets
-        keys just below the threshold collide on one worker.
+    hot: keys with at least 1 / (hot x n) of the tuples are learned about, at most hot x n of them. 1 is the paper's,
+        and lets keys just below the threshold collide on one worker.
     frequencies: "exact" counts in a hash map, "sketch" in a count-min sketch, "hybrid" takes the sketch when the last
         statistics window had more keys than half the columns of the sketch, else the hash map.
     micro_batch: fragments count within a slide, which is then a micro-batch, not within the window (section 3.4).
     average: how estimates of several sources become one. "pooled": as if one learner had had the rewards of all.
-        "mean": the mean, weighted by the tuples that each saw of the key; it learns the slower the more sources there
-        are. "paper": that divided by all tuples and the number of sources besides, which shrinks it to nothing.
+        "mean": the mean, weighted by the tuples that each saw of the key; the more sources, the slower it learns.
+        "paper": the weighted sum divided by all tuples times the number of sources, which shrinks it to almost 0.
     greedy: no bandit. A hot key goes to the emptiest of its workers, and to the emptiest of all when that one is more
         than 5 % above the mean. With hot=5 this leaves less than half of the bandit's imbalance, and fewer fragments
         than `pkg`.
@@ -62,12 +62,12 @@ class Dalton(Partitioner[Learned, Agreed]):
 
     Zapridou, Mytilinis, Ailamaki: Dalton: learned partitioning for distributed data streams. PVLDB 16(3), 2022.
 
-    Departures from the paper: `hot` and `greedy`. Ties go to the first worker from the hash of the key on. A key that
-    turns hot has come at least twice in its statistics window, and is taken to be held by its hash worker till then. If
-    more keys are hot than there are rows, the later ones are hashed. Cooperation: `average`. Sources tell each other
-    their loads too, so that rewards are for the load of all. Between two agreements a source assumes that the others do
-    what it does, in proportion to their tuples; else all would see, and fill, the same empty worker. Rewards that come
-    after a message are in force at once; when the answer comes, they are applied to it, as if they had been buffered.
+    Departures from the paper: `hot` and `greedy`. Ties go to the first worker, counted from the key's hash worker. A
+    key turns hot only if it came at least twice in its statistics window; until then its hash worker is assumed to hold
+    it. If more keys are hot than there are rows, the later ones are hashed. Cooperation: `average`. Sources share their
+    loads too, so that rewards reflect the load of all. Between two agreements a source assumes that the others do what
+    it does, in proportion to their tuples; otherwise all would see, and fill, the same empty worker. Rewards after a
+    message take effect at once; when the answer comes, they are applied to it, as if they had been buffered.
     """
 
     name: ClassVar[str] = "dalton"
@@ -203,27 +203,32 @@ class Dalton(Partitioner[Learned, Agreed]):
         weighted = _sum([report.tuples * report.values for report in reports])
         return weighted / (sum(report.tuples for report in reports) if self.average == "mean" else total * sources)
 
-    def adopt(self, policy: Agreed, told: Learned | None = None) -> None:
-        """Follows a policy (algorithm 2, l. 17 to 20); rewards since the snapshot `told` are applied to it."""
+    def adopt(self, policy: Agreed, reported: Learned | None = None) -> None:
+        """Follows a policy (algorithm 2, l. 17 to 20); rewards since the snapshot `reported` are applied to it."""
         of_kind = type(policy) is Agreed
         shape = policy.values.shape if of_kind else ()
         fits = of_kind and shape == (policy.keys.size, self.n_workers) == policy.held.shape
-        require(fits and policy.load.shape == shape[1:], f"this policy is no Agreed of {self.n_workers} workers")
+        require(fits and policy.load.shape == shape[1:], f"this policy is not an Agreed of {self.n_workers} workers")
         if precedence(policy) <= precedence(self._state.agreed):
             return
         state = copied(self._state)
-        told = copied(state if told is None else told)
+        reported = copied(state if reported is None else reported)
         q, window = state.rows, int(state.frequency.clock.number[0])
-        same = (q.until != FREE) & (told.rows.until != FREE) & (q.keys == told.rows.keys) & (q.born == told.rows.born)
-        q.counts[:] -= np.where(same, told.rows.counts, 0)
-        q.tries[:] -= np.where(same[:, None], told.rows.tries, 0)
+        same = (
+            (q.until != FREE)
+            & (reported.rows.until != FREE)
+            & (q.keys == reported.rows.keys)
+            & (q.born == reported.rows.born)
+        )
+        q.counts[:] -= np.where(same, reported.rows.counts, 0)
+        q.tries[:] -= np.where(same[:, None], reported.rows.tries, 0)
         # Equation 5 is Q -> (1 - gamma) Q + gamma R: all rewards of an estimate together are one factor and one term.
         factor = (1 - GAMMA) ** q.tries
-        term = q.values - factor * np.where(same[:, None], told.rows.values, q.before)
+        term = q.values - factor * np.where(same[:, None], reported.rows.values, q.before)
         state = state._replace(
-            once=_split_keys(state, policy), peers=_estimated_peers(state, told, policy), agreed=copied(policy)
+            once=_split_keys(state, policy), peers=_estimated_peers(state, reported, policy), agreed=copied(policy)
         )
-        state.tuples[bandit.SINCE] -= told.tuples[bandit.SINCE]
+        state.tuples[bandit.SINCE] -= reported.tuples[bandit.SINCE]
         for row in np.flatnonzero(same & ~np.isin(q.keys, policy.keys)).tolist():
             bandit.release(state, row)
         # An agreed row lasts until the next agreement and a window more, if that takes as long as this one did.
@@ -263,7 +268,7 @@ class Dalton(Partitioner[Learned, Agreed]):
 
 
 class _Report(NamedTuple):
-    """What a source reports of a key; for one that is nearly hot, only the number of tuples."""
+    """What a source reports of a key; for a key that is nearly hot, only the number of tuples."""
 
     key: int
     tuples: int
@@ -328,12 +333,12 @@ def _split_keys(s: Learned, policy: Agreed) -> Table:
     return hashtable.filled(keys, last, room=2 * keys.size + int(s.rule[bandit.N_ROWS]))
 
 
-def _estimated_peers(s: Learned, told: Learned, policy: Agreed) -> Peers:
+def _estimated_peers(s: Learned, reported: Learned, policy: Agreed) -> Peers:
     """Estimates the other sources: as agreed, and since then in proportion to what this source has done."""
-    others, own = np.maximum(policy.load - told.window.load, 0), int(told.window.load.sum())
+    others, own = np.maximum(policy.load - reported.window.load, 0), int(reported.window.load.sum())
     ratio = min(float(others.sum()) / max(own, 1), MOST_OTHERS * float(policy.tuples[bandit.SOURCES_EVER]))
-    load = others + ratio * np.maximum(s.window.load - told.window.load, 0)
-    before = dict(zip(*(part.tolist() for part in hashtable.entries(told.peers.near)), strict=True))
+    load = others + ratio * np.maximum(s.window.load - reported.window.load, 0)
+    before = dict(zip(*(part.tolist() for part in hashtable.entries(reported.peers.near)), strict=True))
     keys, counts = hashtable.entries(s.peers.near)
     counts = counts - np.array([before.get(key, 0) for key in keys.tolist()], np.uint64)
     new = (counts > 0) & ~np.isin(keys, policy.keys)

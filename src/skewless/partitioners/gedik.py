@@ -25,7 +25,7 @@ _NONE = -1
 
 
 class Resources(NamedTuple):
-    """What heavy keys and workers have of each resource: one row if all are linear, a second one if one is not."""
+    """Amounts of resources of heavy keys and workers: row 0 for linear ones, row 1 for quadratic computing, if any."""
 
     sizes: NDArray[np.float64]  # [resource, heavy key], heaviest first
     held: NDArray[np.float64]  # [resource, worker]
@@ -63,7 +63,7 @@ class Gedik(Planner):
 
     @abstractmethod
     def settle(self, resources: Resources, old: NDArray[np.int32], workers: NDArray[np.int32]) -> None:
-        """Fills in the workers of the heavy keys; `resources` has the light keys only."""
+        """Fills in the workers of the heavy keys; at first, `resources.held` counts the light keys only."""
 
     @cached_property
     def ring(self) -> RoutingTable:
@@ -109,9 +109,10 @@ class Scan(Gedik):
     keeps its part of the light ones, and the imbalance grows with the number of workers.
 
     heavy: keys assigned one by one, per worker.
-    theta: the spread of loads that is tolerable, as a part of the mean; less of it makes balance more important.
+    theta: the spread of loads that is tolerable, as a part of the mean; a smaller one makes balance more important.
     compute: "linear" if computing grows as the tuples of a key do, like state and network, "quadratic" if as their
         square.
+    moving, memory: as for every planner (`skewless.planning.planner.Planner`).
 
     >>> import skewless
     >>> keys = skewless.streams.zipf(100_000, keys=10_000, exponent=1.0)
@@ -127,10 +128,10 @@ class Scan(Gedik):
 
     Gedik: Partitioning functions for stateful data parallelism in stream processing. VLDB Journal 23(4), 2014.
 
-    Departures from the paper: the mean is that of all loads at the end, known from the start, not of those so far.
-    Light keys count, by what was seen of them. A key is tried where it was and on the worker with least load (with
-    quadratic computing, on that with least of it too): if all is linear, no other can be better, and on ties those are
-    preferred. The ring is that of hosts, points at equal distances on it, rather than of keys.
+    Departures from the paper: the mean is that of all final loads, which the counts give at the start, not of the loads
+    so far. Light keys count, as far as they were seen. A key is tried where it was and on the worker with least load
+    (with quadratic computing, also on the worker with least of that): if all is linear, no other can be better, and
+    ties go to these. The ring assigns hosts, points at equal distances on it, rather than keys.
     """
 
     name: ClassVar[str] = "scan"
@@ -171,10 +172,10 @@ class Redist(Gedik):
 
 @dataclass(eq=False)
 class Readj(Gedik):
-    """Readj: whole keys; heavy ones stay, but for single moves and swaps that gain most balance per tuple moved.
+    """Readj: whole keys; heavy ones stay, except for single moves and swaps that gain most balance per tuple moved.
 
     It starts from the old plan, and stops when no step lowers the balance penalty by more than the migration
-    penalty of what it moves. It moves least of the three. The parameters and the ring are those of `scan`.
+    penalty of what it moves. It moves the fewest tuples of the three. The parameters and the ring are those of `scan`.
 
     >>> import skewless
     >>> keys = skewless.streams.zipf(100_000, keys=10_000, exponent=1.0)
@@ -264,7 +265,7 @@ def _best_step(s: Resources, workers: NDArray[np.int32], turns: NDArray[np.int64
     """
     n_keys, n_workers = workers.size, s.held.shape[1]
     _find_ends(s)
-    now = _penalty(s, 0, 0, _NOWHERE, workers[0])  # key 0 for itself: nothing changes
+    now = _penalty(s, 0, 0, _NOWHERE, workers[0])  # key 0 swapped with itself: nothing changes
     best = (_NONE, _NONE, _NOWHERE)
     most, best_number = s.toll[0], 0
     for end in range(2 * s.held.shape[0]):

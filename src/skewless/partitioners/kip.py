@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from skewless.arguments import require, whole
 from skewless.histogram import Histogram
 from skewless.kernels import kernel
+from skewless.kernels.fit import emptiest
 from skewless.migration import Moving
 from skewless.planning.planner import Planner
 from skewless.table import RoutingTable
@@ -22,12 +23,13 @@ MOVING = Moving()  # as costly as processing, for a plan that serves ten batches
 class Kip(Planner):
     """KIP: whole keys; a heavy key stays if there is room, else goes to its hash worker, else to the least loaded.
 
-    No worker should get more than the heaviest key alone, or an even part, and a little. Heavy keys come first; then
-    hosts, which carry all other keys, leave the workers that are too full. What need not move does not.
+    No worker should get more than an even part, or the heaviest key if that is more, plus a little slack. Heavy keys
+    come first; then hosts, which carry all other keys, leave the workers that are too full. Nothing else moves.
 
     heavy: keys assigned one by one, per worker (lambda).
-    slack: how much above the least possible a worker may be (epsilon), as a part of it.
+    slack: how much above the least possible load a worker may be (epsilon), as a part of that load.
     moving: what it costs to move keys; a plan that gains less over the coming batches gives way to the table in force.
+    memory: as for every planner (`skewless.planning.planner.Planner`).
 
     >>> import skewless
     >>> keys = skewless.streams.zipf(100_000, keys=10_000, exponent=1.0)
@@ -83,28 +85,19 @@ def update(
     load: NDArray[np.float64],
     most: float,
 ) -> None:
-    """Updates the workers of heavy keys and of hosts (algorithm 1, KIPUPDATE); `load` comes empty."""
+    """Updates the workers of heavy keys and of hosts (algorithm 1, KIPUPDATE); `load` is 0 at first."""
     for key in range(shares.size):  # l. 3
         if load[workers[key]] + shares[key] > most:  # l. 4, 5: where it was
             workers[key] = hashed[key]
             if load[workers[key]] + shares[key] > most:  # l. 7, 8: where it would be if it were not heavy
-                workers[key] = _least(load)  # l. 10
+                workers[key] = emptiest(load)  # l. 10
         load[workers[key]] += shares[key]
     for host in range(hosts.size):  # l. 11 to 13
         load[hosts[host]] += host_shares[host]
     for host in range(hosts.size):  # l. 14, 15
         if host_shares[host] > 0.0 and load[hosts[host]] > most:
-            least = _least(load)
+            least = emptiest(load)
             if load[least] + host_shares[host] < load[hosts[host]]:
                 load[hosts[host]] -= host_shares[host]
                 load[least] += host_shares[host]
                 hosts[host] = least
-
-
-@kernel
-def _least(load: NDArray[np.float64]) -> int:
-    best = 0
-    for worker in range(1, load.size):
-        if load[worker] < load[best]:
-            best = worker
-    return best

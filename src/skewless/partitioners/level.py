@@ -1,4 +1,4 @@
-"""Level, our own: every load the mean, with at most n - 1 fragments more than keys, and little moved."""
+"""Level, our own planner: evens out all loads with at most n - 1 fragments more than keys, and moves little."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from skewless.arguments import require
 from skewless.arrays import Keys, Times, Workers
 from skewless.histogram import Histogram
 from skewless.kernels import kernel
+from skewless.kernels.fit import roomiest, tightest
 from skewless.migration import Moving, Verdict, worth_it
 from skewless.partitioner import NO_TIMES
 from skewless.planning.planner import Planned, Planner, Policy, planned_worker
@@ -34,16 +35,17 @@ class Level(Planner):
     are even in keys too.
 
     The batch that was planned goes by the plan, tuple for tuple. So does what comes after it, until the next plan, but
-    a worker that got its part and two standard deviations more passes further tuples on to the one that is farthest
-    below its own: loads stay level on unseen batches, for a few more fragments. Tables cannot do that: under a table
-    the next batch is level up to chance.
+    a worker that got its part and two standard deviations more passes further tuples on to the worker that is farthest
+    below its part: loads stay level on unseen batches, for a few more fragments. A routing table cannot do that: under
+    a table, the loads of the next batch differ by chance.
 
-    split: False keeps every key whole: bin packing with affinity, within half a percent of the longest-processing-time
-        rule or as good as it, whatever must move for that.
-    even: with whole keys, level also the workers that are not the fullest, where a key too heavy for any is; that
-        moves more. Else they are left as uneven as they were, up to that key.
+    split: False keeps every key whole: bin packing that moves few keys, at most half a percent worse than the
+        longest-processing-time rule.
+    even: with split=False, where a key is too heavy for any worker, level also the workers without such a key, which
+        moves more. By default they may stay uneven, as long as none exceeds the worker of the heaviest key.
     speeds: how fast each worker is, relative to the others; a slow executor gets less. None: all alike.
     key_cost: what a key costs on each worker that holds it, in tuples, besides its tuples.
+    moving, memory: as for every planner (`skewless.planning.planner.Planner`).
 
     >>> import numpy as np, skewless
     >>> keys = skewless.streams.zipf(100_000, keys=10_000, exponent=1.5)
@@ -105,14 +107,14 @@ class Level(Planner):
         loads = plan.loads(histogram.keys, histogram.counts, histogram.rest)
         if not self.split or histogram.total < self.n_workers:
             return np.empty(0)
-        # A worker gets the tuples of a split key in turn, now one too many and now one too few.
+        # A worker gets the tuples of a split key in turn, so it may have one more or one less than its part.
         in_turn = np.repeat(np.diff(plan.starts) > 1, np.diff(plan.starts))
         spare = SPARE * (np.sqrt(loads) + np.bincount(plan.workers[in_turn], minlength=self.n_workers))
         return np.concatenate((loads, spare))
 
-    def adopt(self, policy: Policy, told: Planned | None = None) -> None:
+    def adopt(self, policy: Policy, reported: Planned | None = None) -> None:
         before = self._state.policy
-        super().adopt(policy, told)
+        super().adopt(policy, reported)
         if self._state.policy is not before:
             loads = self._state.policy.memo[: self.n_workers]
             self._state = self._state._replace(memo=np.append(loads, loads.sum()) if loads.size else np.empty(0))
@@ -138,7 +140,7 @@ class Level(Planner):
 def _follow_with_room(s: Planned, keys: Keys, times: Times, workers: Workers, start: int) -> int:
     """Follows the plan as long as its worker has room; all workers get new room after as many tuples as were planned.
 
-    State.memo is [room of each worker, tuples until there is new room]; Policy.memo is what `noted` returns.
+    Planned.memo is [room of each worker, tuples until there is new room]; Policy.memo is what `noted` returns.
     """
     n = s.memo.size - 1
     room, unspent = s.memo[:n], s.memo[n:]
@@ -183,16 +185,6 @@ def _keep_hosts(
         if new[host] < 0:
             new[host] = roomiest(room)
             room[new[host]] -= sizes[host]
-
-
-@kernel
-def roomiest(room: NDArray[np.float64]) -> int:
-    """Returns the worker with the most room, the lowest on ties."""
-    best = 0
-    for worker in range(1, room.size):
-        if room[worker] > room[best]:
-            best = worker
-    return best
 
 
 def _pour(
@@ -243,7 +235,7 @@ def _pour_keys(
                 if room[worker] <= key_cost + dust:
                     continue
             else:
-                worker = _tightest(room, left + key_cost)
+                worker = tightest(room, left + key_cost)
             # The last of all takes what rounding left, room or not.
             amount = left if at == workers.size - 1 else min(left, max(room[worker] - key_cost, 0.0))
             if amount <= dust:
@@ -253,16 +245,6 @@ def _pour_keys(
             left -= amount
             at += 1
         starts[key + 1] = at
-
-
-@kernel
-def _tightest(room: NDArray[np.float64], size: float) -> int:
-    """Returns the worker with the least room that is enough; the one with most room if none has enough."""
-    best, fits = roomiest(room), False
-    for worker in range(room.size):
-        if room[worker] >= size and (not fits or room[worker] < room[best]):
-            best, fits = worker, True
-    return best
 
 
 def _packed(

@@ -47,7 +47,9 @@ class Mixed(Planner):
     given up before all this: their keys go back to their hash workers. Hosts never move.
 
     heavy: entries of the table, per worker, as many as kip has (A_max).
-    theta: how much above the mean a worker may be; more if the table is too small for that. None: as little as can be.
+    theta: how much above the mean a worker may be, as a part of it; more if the table is too small for that. None: as
+        little as possible.
+    moving, memory: as for every planner (`skewless.planning.planner.Planner`).
 
     >>> import skewless
     >>> keys = skewless.streams.zipf(100_000, keys=10_000, exponent=1.0)
@@ -63,11 +65,11 @@ class Mixed(Planner):
 
     Fang, Zhang, Fu, Zhang, Zhou, Zhu: Parallel stream processing against workload skewness and variance. HPDC 2017.
 
-    Departures from the paper: a bound that cannot be had gives way to the smallest that can, found by halving; what is
-    cheap to move is what is light, as state grows with tuples. The number of entries given up doubles from try to try.
-    A bound under which more than four times as many keys leave their workers as the table has entries is taken for one
-    that cannot be had. Entries for keys that are no longer counted are dropped. The old table stays if it is within 3
-    percent of the smallest bound: else noise would now and then move the heaviest key.
+    Departures from the paper: a bound that cannot be met gives way to the smallest that can, by bisection; light keys
+    are the cheap ones to move, as state grows with tuples. The number of entries given up doubles from try to try. A
+    bound under which more than four times as many keys leave their workers as the table has entries counts as one that
+    cannot be met. Entries for keys that are no longer counted are dropped. The old table stays if it is within 3
+    percent of the smallest bound: otherwise noise would now and then move the heaviest key.
     """
 
     name: ClassVar[str] = "mixed"

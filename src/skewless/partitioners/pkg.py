@@ -1,4 +1,4 @@
-"""Partial key grouping: each tuple to the less loaded of its key's few candidates."""
+"""Partial key grouping: sends each tuple to the least loaded of its key's few candidates."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Balanced(NamedTuple):
 
 
 class Loads(NamedTuple):
-    """A policy: the true load of each worker, as periodic probing finds it."""
+    """A policy: the true load of each worker, as periodic probing would measure it."""
 
     load: NDArray[np.int64]
 
@@ -44,16 +44,16 @@ def sent(snapshots: Sequence[_Loaded]) -> NDArray[np.int64]:
     return total
 
 
-def probe(state: _Loaded, policy: Any, kind: type, told: _Loaded | None) -> None:
+def probe(state: _Loaded, policy: Any, kind: type, reported: _Loaded | None) -> None:
     """Corrects the load estimate of a source by the true loads: what it did not send itself came from others.
 
-    told: the state of the source that the loads were made from; None: its present state.
+    reported: the state of the source when the loads were summed; None: its present state.
     """
     load = getattr(policy, "load", None) if type(policy) is kind else None
     fits = isinstance(load, np.ndarray) and load.dtype == np.int64 and load.shape == state.load.shape
-    require(fits, f"this policy is no {kind.__name__} of {state.load.size} workers")
+    require(fits, f"this policy is not a {kind.__name__} of {state.load.size} workers")
     own = sent([state])
-    state.others[:] = policy.load - (own if told is None else sent([told]))
+    state.others[:] = policy.load - (own if reported is None else sent([reported]))
     state.load[:] = own + state.others
 
 
@@ -76,8 +76,8 @@ class Pkg(Partitioner[Balanced, Loads]):
     Nasir, De Francisci Morales, Garcia-Soriano, Kourtellis, Serafini: The power of both choices. ICDE 2015.
 
     Departures from the paper: the candidates of a key are distinct (where they coincide, with probability 1/n, the
-    key is not split at all), and ties go to the first. `merge` sums what the sources sent, `adopt` takes the sum for
-    the load: the paper's periodic probing, which it finds not to be needed.
+    key is not split at all), and ties go to the first. `merge` sums what the sources sent, and `adopt` uses the sum as
+    the load: this is the paper's periodic probing, which the authors conclude is not needed.
     """
 
     name: ClassVar[str] = "pkg"
@@ -103,8 +103,8 @@ class Pkg(Partitioner[Balanced, Loads]):
     def merge(self, snapshots: Sequence[Balanced]) -> Loads:
         return Loads(sent(snapshots))
 
-    def adopt(self, policy: Loads, told: Balanced | None = None) -> None:
-        probe(self._state, policy, Loads, told)
+    def adopt(self, policy: Loads, reported: Balanced | None = None) -> None:
+        probe(self._state, policy, Loads, reported)
 
     def candidates(self, keys: Keys) -> NDArray[np.int32]:
         return candidates(self._state.hasher, checked(keys)[0], self.choices)

@@ -1,4 +1,4 @@
-"""Prompt: a micro-batch cut into blocks of equal size and equal numbers of keys, with few keys split."""
+"""Prompt: cuts a micro-batch into blocks of equal size and equal numbers of keys, and splits few keys."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from skewless.arguments import require, whole
 from skewless.arrays import Keys, Workers, checked
 from skewless.histogram import Histogram
 from skewless.kernels import kernel
+from skewless.kernels.fit import emptiest, tightest
 from skewless.partitioners.baselines import Hash
 from skewless.planning.planner import Planner
 from skewless.table import RoutingTable
@@ -26,6 +27,8 @@ class Prompt(Planner):
     The other keys are dealt out in zigzag, heaviest first, which evens out sizes without looking at them. Then the
     rests go where their keys are already as far as they fit, and what is left where it fits most tightly. It plans for
     the batch at hand and has a worker for every key of it.
+
+    moving, memory: as for every planner (`skewless.planning.planner.Planner`).
 
     >>> import skewless
     >>> keys = skewless.streams.zipf(100_000, keys=10_000, exponent=1.0)
@@ -131,20 +134,8 @@ def pack(
                 room[block] -= amount
                 left -= amount
                 n += 1
-            block, at_home = _best_fit(room, left), False  # l. 23
+            block, at_home = tightest(room, left), False  # l. 23
     return n
-
-
-@kernel
-def _best_fit(room: NDArray[np.float64], size: float) -> int:
-    """Returns the block with the least room that is enough; the emptiest if none has enough."""
-    best, emptiest = -1, 0
-    for block in range(room.size):
-        if room[block] > room[emptiest]:
-            emptiest = block
-        if room[block] >= size and (best < 0 or room[block] < room[best]):
-            best = block
-    return best if best >= 0 else emptiest
 
 
 def allocate(keys: Keys, sizes: NDArray[np.float64], split: NDArray[np.bool_], n_buckets: int) -> Workers:
@@ -153,6 +144,9 @@ def allocate(keys: Keys, sizes: NDArray[np.float64], split: NDArray[np.bool_], n
     Keys that other map tasks have too are hashed, so that all agree. The others, largest first, each go to the bucket
     with most room among those that have not had one since all had one: even in size, and in number of keys.
 
+    keys, sizes: the key clusters of the map task, and their tuples. split: whether other map tasks have the key too.
+    n_buckets: the number of reduce buckets.
+
     >>> import numpy as np
     >>> keys = np.arange(6, dtype=np.uint64)
     >>> allocate(keys, np.array([9.0, 5, 4, 3, 2, 1]), np.zeros(6, bool), 2).tolist()
@@ -160,7 +154,8 @@ def allocate(keys: Keys, sizes: NDArray[np.float64], split: NDArray[np.bool_], n
     """
     keys, _ = checked(keys)
     whole("n_buckets", n_buckets, 1)
-    require(keys.size == sizes.size == split.size, "every key cluster has a size, and is split or not")
+    fits = keys.size == sizes.size == split.size
+    require(fits, f"every key has a size and a flag: {keys.size} keys, {sizes.size} sizes, {split.size} flags in split")
     buckets = Hash(n_buckets).route(keys)
     load = np.bincount(buckets[split], sizes[split], minlength=n_buckets).astype(np.float64)  # l. 2
     _worst_fit(np.flatnonzero(~split)[np.argsort(-sizes[~split], kind="stable")], sizes, load, buckets)
@@ -178,9 +173,5 @@ def _worst_fit(
     for size in sizes:
         far += size
     for cluster in order:
-        best = 0
-        for bucket in range(1, load.size):
-            if load[bucket] < load[best]:
-                best = bucket
-        buckets[cluster] = best  # l. 6
-        load[best] += sizes[cluster] + far
+        buckets[cluster] = emptiest(load)  # l. 6
+        load[buckets[cluster]] += sizes[cluster] + far

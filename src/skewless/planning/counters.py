@@ -88,7 +88,7 @@ def tally(c: Counters, keys: Keys, start: int) -> int:
 def with_counts(c: Counters, histogram: Histogram) -> Counters:
     """Adds the counts of a histogram."""
     grains = np.rint(histogram.counts * GRAIN).astype(np.uint64)
-    both = _sums([hashtable.entries(c.counts), Entries(mixed(histogram.keys), grains)])
+    both = hashtable.sums([hashtable.entries(c.counts), Entries(mixed_keys(histogram.keys), grains)])
     bound = int(c.bound[BOUND])
     counts = hashtable.filled(*_heaviest(both, bound), room=min(bound, 2 * both.keys.size))
     return c._replace(counts=counts, seen=c.seen + np.array([histogram.total, 0.0, 0.0]))
@@ -172,7 +172,7 @@ def _with_past(c: Counters) -> _Batches:
     if past.keys.size == 0 or (counts.keys.size and drift(c) > DRIFT):
         return _Batches(counts, tuples, 1.0)
     faded = Entries(past.keys, np.floor(past.values * HISTORY).astype(np.uint64))
-    return _Batches(_sums([faded, counts]), tuples + HISTORY * before, 1.0 + HISTORY * batches)
+    return _Batches(hashtable.sums([faded, counts]), tuples + HISTORY * before, 1.0 + HISTORY * batches)
 
 
 def _histogram(sources: list[_Batches]) -> Histogram:
@@ -183,14 +183,14 @@ def _histogram(sources: list[_Batches]) -> Histogram:
     scaled = [
         Entries(keys, np.rint(grains * (FINE / batches)).astype(np.uint64)) for (keys, grains), _, batches in sources
     ]
-    mixed_keys, sums = _sums(scaled)
+    mixed_keys, sums = hashtable.sums(scaled)
     keys, counts = unmix64(mixed_keys), sums / (GRAIN * FINE)
     order = np.lexsort((keys, -counts))
     tuples = fsum(source.tuples / source.batches for source in sources)
     return Histogram(keys[order], counts[order], max(0.0, tuples - float(counts.sum())))
 
 
-def mixed(keys: Keys) -> Keys:
+def mixed_keys(keys: Keys) -> Keys:
     """Mixes keys, as the hash tables need them."""
     out = np.empty(keys.size, np.uint64)
     _mix(keys, out)
@@ -201,13 +201,6 @@ def mixed(keys: Keys) -> Keys:
 def _mix(keys: Keys, out: Keys) -> None:
     for i in range(keys.size):
         out[i] = mix64(keys[i])
-
-
-def _sums(tables: list[Entries]) -> Entries:
-    """Returns the keys of all tables, each with the sum of its counts."""
-    keys, inverse = np.unique(np.concatenate([keys for keys, _ in tables]), return_inverse=True)
-    grains = np.bincount(inverse, np.concatenate([grains for _, grains in tables]), minlength=keys.size)
-    return Entries(keys[grains > 0], grains[grains > 0].astype(np.uint64))
 
 
 def _difference(counts: Entries, before: Entries) -> Entries:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from skewless.kernels.hashtable import Table
 from skewless.kernels.position import key_position
 from skewless.kernels.routing import WHOLE
 from skewless.migration import Moving, Verdict, worth_it
-from skewless.partitioner import NO_TIMES, Partitioner, fingerprint
+from skewless.partitioner import NO_TIMES, Partitioner, fingerprint, precedence
 from skewless.planning import counters
 from skewless.planning.counters import Counters
 from skewless.table import RoutingTable
@@ -56,7 +56,7 @@ def as_policy(table: RoutingTable, rule: NDArray[np.int64]) -> Policy:
     return copied(policy)
 
 
-def as_table(policy: Policy, n_workers: int) -> RoutingTable:
+def table_of(policy: Policy, n_workers: int) -> RoutingTable:
     """Returns the table of a policy."""
     p = copied(policy)
     return RoutingTable(n_workers, p.hosts, p.keys, p.starts, p.workers, p.parts, version=int(p.version[0]))
@@ -71,7 +71,7 @@ class Planned(NamedTuple):
     numbers: Table  # mixed key -> its number in the policy + 1
     ends: NDArray[np.int64]  # of each fragment: the first coin that goes to the next one
     spent: NDArray[np.int64]  # tuples of each hot key since the policy was adopted
-    memo: NDArray[np.float64]  # whatever else a planner learned
+    memo: NDArray[np.float64]  # what a planner learned besides
 
 
 @dataclass(eq=False)
@@ -88,7 +88,7 @@ class Planner(Partitioner[Planned, Policy]):
     """
 
     plans_ahead: ClassVar[bool] = True
-    averages: ClassVar[bool] = False  # does it plan from the past too, or from the last batch only?
+    averages: ClassVar[bool] = False  # whether it plans from earlier batches too, not only from the last one
 
     moving: Moving | None = None
     memory: int | None = None
@@ -105,7 +105,7 @@ class Planner(Partitioner[Planned, Policy]):
     def plan(self, histogram: Histogram, old: RoutingTable) -> RoutingTable:
         """Returns the table for a batch with these counts. old: the table before, for any number of workers."""
         sound = bool(np.isfinite(histogram.counts).all() and (histogram.counts > 0).all())
-        require(sound, "a plan is made from counts of more than 0")
+        require(sound, "a plan is made from finite counts of more than 0")
         old = old.resized(self.n_workers)
         return self.make_table(histogram, old) if histogram.keys.size else old
 
@@ -145,9 +145,9 @@ class Planner(Partitioner[Planned, Policy]):
     def resized(self, n_workers: int) -> Self:
         """Returns a planner for another number of workers that keeps all counts and leaves most keys where they are."""
         new = replace(self, n_workers=n_workers)
-        last = as_table(self._state.policy, self.n_workers).resized(n_workers)
+        last = table_of(self._state.policy, self.n_workers).resized(n_workers)
         policy = as_policy(replace(last, version=last.version + 1), new._state.rule)
-        # Notes are about a number of workers; drop them.
+        # The notes hold for the former number of workers only: drop them.
         new._state = _in_force(self._state.counters, policy, new._state.memo)
         return new
 
@@ -169,21 +169,25 @@ class Planner(Partitioner[Planned, Policy]):
         last = max((snapshot.policy for snapshot in snapshots), key=precedence)
         if not any(snapshot.counters.counts.used[0] for snapshot in snapshots):
             return copied(last)
+        return self.planned(snapshots, last)._replace(version=last.version + 1)
+
+    def planned(self, snapshots: Sequence[Planned], last: Policy) -> Policy:
+        """Returns the policy that follows `last`, from snapshots that have counted something."""
         counted = self.counted(snapshots)
-        new = self.weighed(counted, as_table(last, self.n_workers))
-        return as_policy(new, last.rule)._replace(version=last.version + 1, memo=self.noted(new, counted))
+        new = self.weighed(counted, table_of(last, self.n_workers))
+        return as_policy(new, last.rule)._replace(memo=self.noted(new, counted))
 
     def noted(self, plan: RoutingTable, histogram: Histogram) -> NDArray[np.float64]:
         """Returns what a policy carries besides its table, as Policy.memo."""
         return np.empty(0)
 
-    def adopt(self, policy: Policy, told: Planned | None = None) -> None:
+    def adopt(self, policy: Policy, reported: Planned | None = None) -> None:
         state = self._state
         ours = type(policy) is Policy and np.array_equal(policy.rule, state.rule)
         require(ours, f"this policy is not of {self.name} with {self.n_workers} workers and the same parameters")
-        as_table(policy, self.n_workers)  # refuses what is no table
+        table_of(policy, self.n_workers)  # raises if this is not a valid table
         if precedence(policy) > precedence(state.policy):
-            counted = counters.after_plan(state.counters, (told or state).counters)
+            counted = counters.after_plan(state.counters, (reported or state).counters)
             self._state = _in_force(counted, copied(policy), state.memo)
 
     def table(self, sample: Keys | None = None) -> RoutingTable:
@@ -191,7 +195,7 @@ class Planner(Partitioner[Planned, Policy]):
 
         sample: not needed.
         """
-        in_force = as_table(self._state.policy, self.n_workers)
+        in_force = table_of(self._state.policy, self.n_workers)
         if self.averages or self._state.counters.past.used[0] == 0:
             return in_force
         seen = counters.of_past(self._state.counters)
@@ -204,7 +208,7 @@ class Planner(Partitioner[Planned, Policy]):
 
 
 def _in_force(counted: Counters, policy: Policy, memo: NDArray[np.float64]) -> Planned:
-    mixed = counters.mixed(policy.keys)
+    mixed = counters.mixed_keys(policy.keys)
     numbers = hashtable.filled(mixed, np.arange(1, mixed.size + 1, dtype=np.uint64))
     # The parts of every key sum to WHOLE, so those of the keys before it are whole ones.
     ends = np.cumsum(policy.parts) - WHOLE * np.repeat(np.arange(mixed.size), np.diff(policy.starts))
@@ -217,11 +221,6 @@ def _in_force(counted: Counters, policy: Policy, memo: NDArray[np.float64]) -> P
         spent=np.zeros(mixed.size, np.int64),
         memo=memo,
     )
-
-
-def precedence(policy: Any) -> tuple[int, list[bytes]]:
-    """Returns a sort key: the later version wins; ties, of sources that planned apart, are broken by their bytes."""
-    return int(policy.version[0]), [field.tobytes() for field in policy]
 
 
 @kernel

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skewless.filesystem import write_errors_name
+from skewless.filesystem import naming_write_errors
 from skewless.store.files import positions_of
 from skewless.store.share import Positions, Share
 
@@ -39,7 +39,7 @@ class Bulk:
         with pa.ipc.new_file(sink, rows.schema) as file:
             file.write_table(rows)
         data = sink.getvalue()
-        with write_errors_name(str(path)), path.open("wb") as file:
+        with naming_write_errors(str(path)), path.open("wb") as file:
             file.write(data)
         return cls(path, zlib.crc32(data), share)
 

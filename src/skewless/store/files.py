@@ -21,7 +21,7 @@ from skewless.store.codec import Codec
 from skewless.store.share import Positions, Share
 
 FORMAT = 2
-POSITION = "place"  # the name of the column with key positions on disk
+POSITION_COLUMN = "place"  # the name of the column with key positions on disk
 GAP = 1 << 16  # bytes; blocks that are at most this far apart are read in one request
 NO_HOST = -1
 INDEX = pa.schema(
@@ -113,7 +113,7 @@ class StateStore:
     @cached_property
     def schema(self) -> pa.Schema:
         """The columns of changes. A key whose state and timeout are both NULL was removed."""
-        fields = {POSITION: pa.uint64(), "key": pa.struct(list(self.key)), "state": pa.struct(list(self.state))}
+        fields = {POSITION_COLUMN: pa.uint64(), "key": pa.struct(list(self.key)), "state": pa.struct(list(self.state))}
         return pa.schema({**fields, "timeout": pa.int64()})
 
     @property
@@ -219,7 +219,7 @@ class StateStore:
 
 def positions_of(rows: pa.Table) -> Positions:
     """Returns the key positions of changes."""
-    positions: Positions = rows[POSITION].to_numpy()
+    positions: Positions = rows[POSITION_COLUMN].to_numpy()
     return positions
 
 
@@ -253,7 +253,7 @@ def _may_hold(index: Index, share: Share) -> NDArray[np.bool_]:
     is_hot = index.host == NO_HOST
     may_hold: NDArray[np.bool_] = np.zeros(is_hot.size, np.bool_)
     may_hold[is_hot] = share.has(index.hot[is_hot])
-    # A hot key of this share may be in its host's block, unless it was hot to those who wrote the segment, too.
+    # A hot key of this share may be in its host's block, unless it was hot when the segment was written, too.
     hot = share.hot[share.owned]
     hot_in_host = hot[~np.isin(hot, index.hot[is_hot])]
     for size in np.unique(index.size[~is_hot]).tolist():

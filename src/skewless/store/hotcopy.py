@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import sqlite3
@@ -11,12 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, NamedTuple, TypeAlias, TypeVar, cast
+from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from skewless.filesystem import lock_file
 from skewless.kernels.position import hosts_at
 from skewless.store.bulk import Bulk
 from skewless.store.codec import Values
@@ -255,8 +255,9 @@ def open_hot_copy(
 ) -> Iterator[HotCopy]:
     """Opens the hot copy of a worker and brings it to the version of the manifest.
 
-    directory: on the local disk. tally: counts what is read from durable files.
-    Attempts that run at the same time have a database each.
+    Attempts of a task that run at the same time have a database each.
+
+    directory: on the local disk. share: the keys of the worker. tally: counts what is read from durable files.
     """
     manifest.check(store)
     folder = Path(directory)
@@ -274,21 +275,14 @@ def _locked(folder: Path, worker: int) -> Iterator[Path]:
     """Returns the path of a database that no other process uses. The lock ends with the process, however that ends."""
     for number in range(COPIES):
         path = folder / f"worker-{worker:05d}-{number}.sqlite"
-        with path.with_suffix(".lock").open("a") as lock:
-            if _lock(lock):
+        lock = lock_file(path.with_suffix(".lock"))
+        if lock is not None:
+            with lock:
                 yield path
-                return
+            return
     raise RuntimeError(
         f"all {COPIES} hot copies of worker {worker} in {folder} are in use: wait until an attempt of its task ends"
     )
-
-
-def _lock(file: IO[str]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _remove(path: Path) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs
 
-from skewless.arguments import require
+from skewless.arguments import require, require_format
 from skewless.filesystem import resolve
 from skewless.store.codec import differs_from_last
 from skewless.store.files import FORMAT, Receipt, Segment, StateStore, Tally, load_index, positions_of
@@ -21,7 +21,7 @@ from skewless.store.share import Share
 
 SEGMENTS = 16  # the most segments before some are merged
 TOKENS = 256  # versions; a hot copy that is farther behind is rebuilt
-NOTHING = -2  # the version before any state; an initial state is version -1, and batches count from 0
+NO_VERSION = -2  # the version before any state; an initial state is version -1, and batches count from 0
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Manifest:
     @classmethod
     def empty(cls, store: StateStore) -> Self:
         """Returns the manifest of a new store."""
-        tokens = {NOTHING: uuid4().hex[:8]}
-        return cls(version=NOTHING, name=uuid4().hex, types=store.types, segments=(), tokens=tokens)
+        tokens = {NO_VERSION: uuid4().hex[:8]}
+        return cls(version=NO_VERSION, name=uuid4().hex, types=store.types, segments=(), tokens=tokens)
 
     def committed(self, store: StateStore, version: int, receipts: Sequence[Receipt]) -> Manifest:
         """Returns the manifest after a batch with the receipts of its workers."""
@@ -102,8 +102,7 @@ class Manifest:
             written_format = content["format"]
         except (ValueError, TypeError, KeyError):
             raise ValueError("this is not a manifest of states: it must be a JSON object with a format") from None
-        supported = written_format == FORMAT
-        require(supported, f"this state has format {written_format}; this version of skewless reads format {FORMAT}")
+        require_format("this state", written_format, FORMAT)
         segments = tuple(Segment(**segment) for segment in content["segments"])
         return cls(
             version=content["version"],

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from skewless.arguments import require
 from skewless.arrays import numbers_in
+from skewless.division import aligned
 from skewless.kernels.position import hosts_at, key_positions
 from skewless.table import RoutingTable
 
@@ -70,10 +71,9 @@ class Share:
         return self._combined(other, np.logical_and)
 
     def _combined(self, other: Share, operation: Callable[..., NDArray[np.bool_]]) -> Share:
-        size = max(self.hosts.size, other.hosts.size)
-        hosts = [share.hosts.repeat(size // share.hosts.size) for share in (self, other)]
+        hosts = operation(*aligned(self.hosts, other.hosts))
         hot = np.union1d(self.hot, other.hot)
-        return Share(operation(*hosts), hot, operation(self.has(hot), other.has(hot)))
+        return Share(hosts, hot, operation(self.has(hot), other.has(hot)))
 
     @property
     def is_empty(self) -> bool:

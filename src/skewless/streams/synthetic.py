@@ -158,7 +158,7 @@ def several(streams: Sequence[Keys], *, seed: int = 0) -> tuple[Keys, Workers]:
     """Interleaves streams at random, one for each source; returns the keys and the source of each tuple.
 
     streams: the keys of each source.
-    seed: of the order.
+    seed: determines the order.
 
     >>> keys, source = several([uniform(2, keys=9), 100 + uniform(3, keys=9)])
     >>> keys.tolist(), source.tolist()

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from skewless import streams
-from skewless.testing.laws import LAWS, AnyPartitioner, Law, LawBroken, New, Tuples
+from skewless.partitioner import AnyPartitioner
+from skewless.testing.laws import LAWS, Law, LawBroken, New, Tuples
 
 __all__ = ["LAWS", "AnyPartitioner", "Law", "LawBroken", "New", "Tuples", "check_partitioner"]
 

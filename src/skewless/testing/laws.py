@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from skewless.arrays import Keys, Times, Workers, from_bytes, n_bytes, to_bytes
 from skewless.cooperation.protocol import exchange
-from skewless.partitioner import Partitioner
+from skewless.partitioner import AnyPartitioner, Partitioner
 from skewless.partitioners.baselines import Hash
 from skewless.table import RoutingTable
 
-AnyPartitioner: TypeAlias = Partitioner[Any, Any]
 New: TypeAlias = Callable[[int], AnyPartitioner]  # n_workers -> a new partitioner with the parameters under test
 
 
@@ -207,6 +206,15 @@ def planners_keep_counts_made_after_a_snapshot(new: New, n_workers: int, tuples:
         _hold(same, "tuples observed between a snapshot and its policy were lost or counted twice")
 
 
+def policies_have_one_type(new: New, n_workers: int, tuples: Tuples) -> None:
+    """A merge of fresh snapshots has the type of any other, by which engines read saved policies."""
+    first = new(n_workers).merge([new(n_workers).snapshot()])
+    later = _used(new, n_workers, tuples)
+    policy = later.merge([later.snapshot()])
+    what = f"{type(first).__name__}, later {type(policy).__name__}"
+    _hold(type(first) is type(policy), f"a merge of fresh snapshots gives a {what}")
+
+
 def adopting_twice_is_adopting_once(new: New, n_workers: int, tuples: Tuples) -> None:
     """Adopting a policy again changes nothing, and a policy is not written to."""
     sources = [_used(new, n_workers, part) for part in tuples.parts(2)]
@@ -245,7 +253,7 @@ def sources_with_one_policy_route_whole_keys_alike(new: New, n_workers: int, tup
 
 
 def restore_checks_the_number_of_workers(new: New, n_workers: int, tuples: Tuples) -> None:
-    """A snapshot of more workers is refused, or restored to the own number of workers."""
+    """A snapshot of more workers is refused, or restored for the partitioner's own number of workers."""
     snapshot = _used(new, n_workers + 1, tuples).snapshot()
     try:
         restored = new(n_workers).restore(snapshot)
@@ -323,6 +331,7 @@ LAWS: tuple[Law, ...] = (
     merge_has_no_order,
     planners_count_together,
     planners_keep_counts_made_after_a_snapshot,
+    policies_have_one_type,
     adopting_twice_is_adopting_once,
     merging_again_changes_nothing,
     sources_with_one_policy_route_whole_keys_alike,

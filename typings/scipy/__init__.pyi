@@ -1,1 +1,0 @@
-"""What we use of scipy, which ships no types."""
