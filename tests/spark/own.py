@@ -63,10 +63,10 @@ class HeaviestFirst(Partitioner[Counted, Plan]):
         planned = sorted(workers)
         return Plan(np.array(planned, np.uint64), np.array([workers[key] for key in planned], np.int32))
 
-    def adopt(self, policy: Plan, told: Counted | None = None) -> None:
-        seen = self.fresh() if told is None else self._state
-        if told is not None:  # counts what came after the snapshot that the plan was made with
-            keys, counts = _summed([(seen.keys, seen.counts), (told.keys, -told.counts)])
+    def adopt(self, policy: Plan, reported: Counted | None = None) -> None:
+        seen = self.fresh() if reported is None else self._state
+        if reported is not None:  # counts what came after the snapshot that the plan was made with
+            keys, counts = _summed([(seen.keys, seen.counts), (reported.keys, -reported.counts)])
             seen = seen._replace(keys=keys[counts > 0], counts=counts[counts > 0])
         self._state = seen._replace(plan=policy)
 

@@ -151,6 +151,93 @@ def test_predictions_are_of_the_tasks_that_run(spark: SparkSession) -> None:
     assert unmerged.before < 2
 
 
+def test_predictions_of_plain_spark_go_by_its_own_hash_function(spark: SparkSession) -> None:
+    """With a few keys, another hash function would predict other tasks than those that run."""
+    spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "False")  # in any case, as Spark reads it
+    try:
+        for keys in (3, 5):
+            key = F.concat(F.lit("key "), F.sqrt(F.col("id") % (keys * keys)).cast("int"))
+            df = spark.range(20_000).select(key.alias("k"), "id")
+            said = sl.explain(df, "k", operator="applyInArrow", n_workers=7)
+            rows = df.groupBy("k").applyInArrow(task_of_group(), TASK).groupBy("task").count().collect()
+            assert said.before == pytest.approx(max(row["count"] for row in rows) * 7 / 20_000)
+    finally:
+        spark.conf.unset("spark.sql.adaptive.coalescePartitions.enabled")
+
+
+def test_no_task_waits_where_spark_needs_no_rows_of_a_key_together(spark: SparkSession) -> None:
+    df = skewed(spark)
+    combined = sl.explain(df, "k", operator="agg", n_workers=8)
+    assert (combined.before, combined.after) == (1, 1)
+    few = df.select("k").distinct().withColumn("w", F.lit(1))
+    broadcast = sl.explain(df, "k", operator="join", other=few, n_workers=8)
+    assert "broadcasts" in broadcast.reason
+    assert (broadcast.before, broadcast.after) == (1, 1)
+
+
+def test_a_broadcast_below_a_join_does_not_leave_it_to_spark(spark: SparkSession) -> None:
+    """Only what Spark does with the join itself counts, not a broadcast in its inputs, nor a column of that name."""
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    try:
+        key = F.when(F.col("id") % 2 == 0, 0).otherwise(F.col("id") % 1000)
+        facts = spark.range(60_000).select(key.alias("k"), (F.col("id") % 5).alias("d"), F.col("id").alias("Broadcast"))
+        facts = facts.join(F.broadcast(spark.range(5).withColumnRenamed("id", "d")), "d")
+        right = spark.range(1000).withColumnRenamed("id", "k")
+        said = sl.explain(facts, "k", operator="join", other=right, n_workers=4)
+        assert not said.is_left_to_spark
+        small = F.broadcast(right)
+        assert "broadcasts" in sl.explain(facts, "k", operator="join", other=small, n_workers=4).reason
+    finally:
+        spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
+
+
+def test_partitions_that_spark_merges_are_not_good_enough_for_a_python_function(spark: SparkSession) -> None:
+    """The keys are even, but AQE makes one task of most partitions, and the other slot would wait for it."""
+    df = spark.range(140_000).select((F.col("id") % 4000).alias("k"), "id")
+    assert "so little data" not in sl.explain(df, "k").reason
+    assert sl.explain(df, "k").before > 1.25
+    assert "shufflepartitionidpassthrough" in explained(sl.group_by(df, "k").applyInArrow(task_of_group(), TASK))
+
+
+def test_few_bytes_that_become_many_rows_are_not_little(spark: SparkSession) -> None:
+    df = spark.range(10).select((F.col("id") % 2).alias("k"), F.explode(F.sequence(F.lit(1), F.lit(9000))).alias("v"))
+    said = sl.explain(df, "k")
+    assert "so little data" not in said.reason
+    assert not said.is_left_to_spark  # with two keys, hashing is not good enough for any number of workers
+
+
+def test_explain_tells_of_a_column_for_the_worker(spark: SparkSession) -> None:
+    df = skewed(spark)
+    assert sl.explain(df, "k", operator="repartition").is_left_to_spark
+    said = sl.explain(df, "k", operator="repartition", into="worker_number")
+    assert not said.is_left_to_spark
+    numbered = sl.repartition(df, "k", into="worker_number")
+    assert numbered.select("worker_number").distinct().count() <= said.n_workers
+    with pytest.raises(ValueError, match="into is a parameter of repartition, not of over"):
+        sl.explain(df, "k", operator="over", into="worker_number")
+
+
+def test_predictions_for_a_join_follow_the_shares_of_a_table(spark: SparkSession) -> None:
+    df = spark.range(1000).select(F.lit(1).alias("k"), "id")
+    keys = df.limit(1).select(hashed(df, ["k"])).toArrow().column(0).to_numpy().view(np.uint64)
+    workers = np.repeat(np.arange(3, dtype=np.int32), (50, 30, 20))
+    table = RoutingTable.distill(np.repeat(keys, 100), workers, 4)
+    few = spark.range(1).select(F.lit(1).alias("k"), F.lit(2).alias("w"))
+    said = sl.explain(df, "k", operator="join", other=few, partitioner=table)
+    assert said.after == pytest.approx(2, rel=0.01)
+
+
+def test_parameters_are_checked_before_any_job_runs(spark: SparkSession) -> None:
+    never = spark.range(9).select(F.raise_error(F.lit("a job ran")).cast("long").alias("k"))
+    for name, sentence in (("best", "there is no partitioner 'best'"), ("pkg", "each is needed whole")):
+        with pytest.raises(ValueError, match=sentence):
+            sl.repartition(never, "k", partitioner=name)
+        with pytest.raises(ValueError, match=sentence):
+            sl.group_by(never, "k", partitioner=sl.Exact(name)).applyInArrow(task_of_group(), TASK)
+    with pytest.raises(ValueError, match="there is no partitioner 'best'"):
+        sl.group_by(never, "k", partitioner="best").agg(n=sl.count())
+
+
 def test_little_data_is_left_to_spark_unless_workers_are_asked_for(spark: SparkSession) -> None:
     df = skewed(spark)
     assert reads(df).bytes < 2**20
@@ -226,7 +313,7 @@ def test_bad_input_gets_a_sentence(spark: SparkSession) -> None:
         ("for 3 workers, not for 4", lambda: sl.repartition(df, "k", n_workers=4, partitioner=RoutingTable.hashed(3))),
         ("sample is more than 0 and at most 1, not 2", lambda: sl.profile(df, "k", sample=2)),
         ("agg needs at least 1 aggregate", lambda: sl.group_by(df, "k").agg()),
-        ("n is an sl.Aggregate", lambda: sl.group_by(df, "k").agg(**{"n": count})),
+        ("n must be an sl.Aggregate", lambda: sl.group_by(df, "k").agg(**{"n": count})),
         ("k is a column of the key already", lambda: sl.group_by(df, "k").agg(k=sl.count())),
         ("over needs at least 1 window function", lambda: sl.over(df, "k")),
     ]
@@ -239,11 +326,20 @@ def test_bad_input_gets_a_sentence(spark: SparkSession) -> None:
 
 
 def test_split_keys_need_the_shuffle_checksum(spark: SparkSession) -> None:
-    df = skewed(spark, exponent=2.0)
-    name = "spark.sql.shuffle.orderIndependentChecksum.enabled"
+    """A partitioner that splits keys is refused without; "auto" keeps keys whole, and leaves joins to Spark."""
+    df, name = skewed(spark, exponent=2.0), "spark.sql.shuffle.orderIndependentChecksum.enabled"
     spark.conf.set(name, "false")
     try:
         with pytest.raises(ValueError, match="a retried task may lose or double rows"):
-            sl.group_by(df, "k", n_workers=6).agg(all=sl.collect_list("v"))
+            sl.group_by(df, "k", partitioner="level", n_workers=6).agg(all=sl.collect_list("v"))
+        assert sl.explain(df, "k", operator="collect_list", n_workers=6).split == 0
+        collected = sl.group_by(df, "k", n_workers=6).agg(all=sl.collect_list("v"))
+        assert collected.count() == df.select("k").distinct().count()
+        other = df.withColumnRenamed("v", "w").hint("merge")  # no broadcast
+        joined = sl.explain(df, "k", operator="join", other=other, n_workers=6)
+        assert joined.is_left_to_spark
+        assert "a retried task may lose or double rows" in joined.reason
+        whole = sl.repartition(df, "k", partitioner=sl.Exact("kip"), n_workers=6)  # splits nothing
+        assert whole.count() == df.count()
     finally:
         spark.conf.unset(name)

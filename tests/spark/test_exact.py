@@ -20,7 +20,7 @@ from skewless.cooperation.protocol import exchange
 from skewless.partitioner import Partitioner
 from skewless.partitioners import ALL, described, rebuilt
 from skewless.spark import exact
-from skewless.spark.exact import NOTHING, Exact, Sourced, Sources
+from skewless.spark.exact import NO_SOURCES, Exact, Sourced, Sources
 from skewless.spark.keys import hashed, keyed
 from tests.spark.frames import frame, middle, rows, skewed
 from tests.variants import VARIANTS
@@ -79,7 +79,7 @@ def test_planners_see_all_rows_first(batches: list[Batch], name: str) -> None:
 @pytest.mark.parametrize("name", [*(cls.name for cls in ALL if not cls.plans_ahead), "kip", "off_greedy"])
 def test_each_partition_is_a_source_and_they_cooperate(batches: list[Batch], name: str) -> None:
     p = skewless.partitioner(name, WORKERS, seed=7)
-    alone, known = sources(p), NOTHING
+    alone, known = sources(p), NO_SOURCES
     for df, hashes in batches:
         expected = []
         for source, keys in zip(alone, hashes, strict=True):
@@ -104,7 +104,7 @@ def test_a_pass_without_rows_changes_nothing(spark: SparkSession) -> None:
         now = exact.passed(empty, ["k"], Sourced(p, exact.first_sources(p)), "w")
         assert now.rows.collect() == []
         assert now.left() == exact.first_sources(p)
-    assert exact.agreed(p, NOTHING) == NOTHING
+    assert exact.agreed(p, NO_SOURCES) == NO_SOURCES
 
 
 def test_an_instance_passes_on_to_its_sources_what_it_has_learned(spark: SparkSession) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 import skewless.spark as sl
 from tests.fixtures import jobs, make
@@ -44,6 +45,8 @@ def test_a_query_continues_from_a_saved_checkpoint(spark: SparkSession, name: st
 
 def test_a_saved_state_is_read_by_itself(spark: SparkSession, tmp_path: Path) -> None:
     directory = unpacked("keyed_state", tmp_path)
-    rows = sl.read_state(spark, str(directory / "checkpoint")).collect()
-    counts = jobs.all_rows(spark, jobs.EVENTS, jobs.BATCHES * jobs.ROWS).groupBy("k").count().collect()
-    assert len(rows) == len(counts)
+    states = sl.read_state(spark, str(directory / "checkpoint"))
+    rows = jobs.all_rows(spark, jobs.EVENTS, jobs.BATCHES * jobs.ROWS)
+    expected = rows.groupBy("k").agg(F.count("v"), F.sum("v"), F.lit(None).cast("long"))
+    assert states.columns == ["k", "n", "s", "timeout"]
+    assert Counter(states.collect()) == Counter(expected.collect())

@@ -93,9 +93,9 @@ def test_what_cannot_be_a_key_is_refused(df: DataFrame) -> None:
         keyed(df, ["z", "y.z"])
     with pytest.raises(ValueError, match=r"Spark cannot group by s.z"):
         keyed(df, ["s.z"])
-    with pytest.raises(TypeError, match="names of columns, Columns, or lists of these, not 3"):
+    with pytest.raises(TypeError, match="the name of a column, a Column, or a list of these, not 3"):
         keyed(df, [3])  # type: ignore[list-item]
-    with pytest.raises(ValueError, match="a join is on names of columns"):
+    with pytest.raises(ValueError, match="a join takes names of columns"):
         sl.join(df, df, "s.a")
 
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 import skewless.spark as sl
 from skewless.histogram import Histogram
 from skewless.spark.plans import explained, reads
-from skewless.spark.profile import ENOUGH, hash_straggler
+from skewless.spark.profile import ENOUGH
 from tests.spark.frames import rows, skewed
 
 # In one process, whatever the number of those: a Spark takes long to start.
@@ -73,8 +73,8 @@ def test_verbs_measure_a_portion_of_much_data(spark: SparkSession, monkeypatch: 
 
 
 def test_whether_hashing_is_good_enough_does_not_depend_on_luck(spark: SparkSession) -> None:
-    assert hash_straggler(Histogram(np.arange(2, dtype=np.uint64), np.full(2, 1000.0)), 2) == 2
-    assert hash_straggler(Histogram(np.arange(4000, dtype=np.uint64), np.full(4000, 500.0)), 16) < 1.25
+    assert Histogram(np.arange(2, dtype=np.uint64), np.full(2, 1000.0)).hash_straggler(2) == 2
+    assert Histogram(np.arange(4000, dtype=np.uint64), np.full(4000, 500.0)).hash_straggler(16) < 1.25
     even = spark.range(0, 9_000_000, 1, 2).select((F.col("id") % 4000).alias("k"), "id")
     assert "xxhash64" not in explained(sl.repartition(even, "k"))
     assert "xxhash64" in explained(sl.repartition(even.select((F.col("k") % 8).alias("k"), "id"), "k"))

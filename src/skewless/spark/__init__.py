@@ -8,7 +8,7 @@ except ModuleNotFoundError:
     raise ModuleNotFoundError("skewless.spark needs pyspark 4.1 or newer: pip install 'skewless[spark]'") from None
 if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < (4, 1):
     raise ImportError(
-        f"skewless.spark needs pyspark 4.1 or newer, not {pyspark.__version__}: it has no repartitionById"
+        f"skewless.spark needs pyspark 4.1 or newer, not {pyspark.__version__}, which has no repartitionById"
     )
 
 from skewless.ingest.sender import send
@@ -16,8 +16,8 @@ from skewless.spark.exact import Exact
 from skewless.spark.profile import Profile, Watched, profile, watch
 from skewless.spark.receive.receive import receive
 from skewless.spark.state.read import read_state
+from skewless.spark.stream import Stream, stream
 from skewless.spark.streaming.query import Query
-from skewless.spark.streaming.stream import Stream, stream
 from skewless.spark.verbs.aggregate import (
     Aggregate,
     ArrowAggregate,

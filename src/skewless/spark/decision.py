@@ -3,38 +3,31 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from math import inf
 from operator import add
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from pyspark.sql import DataFrame
 
-from skewless.arguments import require, whole
+from skewless.arguments import require
 from skewless.histogram import Histogram
-from skewless.partitioner import Partitioner
-from skewless.partitioners import configured
 from skewless.spark import exact
-from skewless.spark.checksums import check_splitting
+from skewless.spark.checksums import check_splitting, splitting_problem
 from skewless.spark.exact import Exact, Sourced
 from skewless.spark.grids import MARGIN, Grids, JoinCosts, gridded, tabled
-from skewless.spark.keys import Keyed, fields_of
-from skewless.spark.plans import Reads, explained, parallelism, reads, task_loads
-from skewless.spark.profile import Profile, hash_straggler, profiles, straggler
+from skewless.spark.keys import fields_of
+from skewless.spark.plans import Inputs, broadcasts
+from skewless.spark.profile import HotKey, Profile, hottest, profiles
+from skewless.spark.request import Request
 from skewless.table import RoutingTable
 
-PartitionerLike: TypeAlias = str | Partitioner[Any, Any] | RoutingTable
-Operator = Literal[
-    "repartition", "applyInPandas", "applyInArrow", "cogroup", "over", "agg", "collect_list", "ArrowAggregate", "join"
-]
 Routing: TypeAlias = RoutingTable | Sourced | Grids
 
-BATCH_COSTS = (1.0, 1.0, 0.0)  # a batch has no state yet, so moves cost nothing
 TINY = 2**20  # bytes: the least that AQE gives a task
 SMALL = 2**26  # bytes: the most that AQE gives a task; Spark's own operators process it quickly
+LOOKED_UP = 64  # hottest keys whose values, and partitions in plain Spark, are looked up for predictions
 MILD = 1.25  # straggler factor below which balancing costs more than it gains
 
 _LITTLE = "Spark finishes so little data quickly; if each row is much work, give n_workers"
@@ -42,85 +35,38 @@ _COMBINED = "Spark combines these aggregates before the shuffle, so that a hot k
 _BROADCAST = "Spark broadcasts one side, so that rows of the other are not shuffled"
 _HASHED_WELL = f"hashing spreads these keys well: balancing them would gain less than {MILD - 1:.0%}"
 _NO_HOT_KEY = f"no key is hot enough: spreading it would gain less than {MARGIN:.0%}"
+_GIVEN = "the table was given"
+_BY_TUPLE = "each row is routed by the partitioner itself"
 _SPREAD = "hot keys are spread over several workers, and the rows that match them are copied there"
 _log = logging.getLogger("skewless")
 
 
-class Traits(NamedTuple):
-    """The properties of an operator that a decision depends on."""
-
-    splits: bool = False  # may one key be split?
-    native: bool = False  # does Spark itself process the rows? A Python function may take any time for each
-
-
-OPERATORS: dict[Operator, Traits] = {
-    "repartition": Traits(native=True),
-    "applyInPandas": Traits(),
-    "applyInArrow": Traits(),
-    "cogroup": Traits(),
-    "over": Traits(native=True),
-    "agg": Traits(native=True),
-    "collect_list": Traits(splits=True, native=True),
-    "ArrowAggregate": Traits(splits=True),
-    "join": Traits(splits=True),
-}
-
-
-@dataclass(frozen=True, eq=False)
-class Request:
-    """What a verb asks for."""
-
-    operator: Operator
-    frames: tuple[Keyed, ...]  # one, or the left and the right side
-    partitioner: PartitionerLike | Exact = "auto"
-    n_workers: int | None = None  # None: the default
-    sample: float | None = None  # the share of rows to profile; None: all of little data, a small portion of much
-    how: str = "inner"  # of a join
-    numbered: bool = False  # the result has a column with the worker's number, which Spark's own plan does not give
-
-    @property
-    def df(self) -> DataFrame:
-        return self.frames[0].df
-
-    @property
-    def may_leave(self) -> bool:
-        """Whether Spark's own plan is an option: not if the user asks for a partitioner or a number of workers."""
-        return self.partitioner == "auto" and self.n_workers is None and not self.numbered
-
-    def checked(self) -> Request:
-        """Refuses contradictory parameters before any job runs; returns the request."""
-        if self.n_workers is not None:
-            whole("n_workers", self.n_workers, 1)
-        by, is_join = self.partitioner, self.operator == "join"
-        require(
-            not (is_join and isinstance(by, Exact)),
-            "an Exact routes rows one by one, so the two sides would not meet: a join takes no Exact",
-        )
-        check_workers(by, self.n_workers)
-        if isinstance(by, RoutingTable) and not OPERATORS[self.operator].splits:
-            require(not by.splits_keys, f"this table splits keys, but {self.operator} needs each key whole")
-        return self
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Decision:
     """How a verb routes its rows, and why; `explain` prints the very object that the verb follows."""
 
     request: Request
-    routing: Routing | None  # None: rows are left to Spark
-    partitioner: str  # the name of what planned the routing; "hash" where rows are left to Spark
+    inputs: Inputs  # what Spark says that it will read
     reason: str
-    n_workers: int
-    reads: tuple[Reads, ...] = ()  # what Spark says that it will read; empty if it was not asked
-    profiles: tuple[Profile, ...] = ()  # what the decision rests on; empty if no rows were looked at
+    routing: Routing | None = None  # None: rows are left to Spark
+    partitioner: str = "hash"  # what planned the routing; "hash" where rows are left to Spark
+    shuffles: bool = True  # whether plain Spark sends all rows of a key to one task
+    profiles: tuple[Profile, ...] = ()  # that the decision is based on; empty if no rows were looked at
+    hottest: tuple[HotKey, ...] = ()  # known after `with_keys`
 
-    def with_profile(self) -> Decision:
-        """Returns the same decision with the profile that predictions need; runs a job if there is none yet."""
-        sizes = self.reads or tuple(reads(frame.df) for frame in self.request.frames)
-        if self.profiles:
-            return replace(self, reads=sizes)
-        workers = self.n_workers or default_workers(self.request.df, sizes)
-        return replace(self, reads=sizes, profiles=_profiled(self.request, sizes, workers), n_workers=workers)
+    @property
+    def n_workers(self) -> int:
+        """The number of workers, as asked for or by default."""
+        planner = self.request.planner
+        return (self.request.n_workers or self.inputs.workers) if isinstance(planner, str) else planner.n_workers
+
+    def with_keys(self) -> Decision:
+        """Returns the same decision with what predictions need: the profile, and where Spark sends the hottest keys.
+
+        Runs a job for the hottest keys, and one for a profile if there is none yet.
+        """
+        profiled = self if self.profiles else replace(self, profiles=_profiled(self))
+        return replace(profiled, hottest=tuple(hottest(self.request.frames, profiled.histogram, LOOKED_UP)))
 
     @property
     def by_key(self) -> RoutingTable | Sourced | None:
@@ -141,14 +87,21 @@ class Decision:
 
     @property
     def before(self) -> float:
-        """The straggler factor of plain Spark: the longest task that it runs, over an even share of the work."""
-        size = sum(frame.bytes for frame in self.reads)
+        """The straggler factor of plain Spark: the longest task that it runs, over an even share of the work.
+
+        1 where Spark needs no rows of a key together, so that none has to wait.
+        """
+        return max(1.0, self._longest * self.n_workers) if self.shuffles else 1.0
+
+    @property
+    def _longest(self) -> float:
+        """The share of all work that the longest task of plain Spark has."""
+        partitions = {key.hash: key.partition for key in self.hottest if key.partition is not None}
         if self.request.operator == "join":
-            costs = self._costs
-            tasks = task_loads(self.request.df.sparkSession, costs.histogram, size, nulls=costs.nulls)
+            tasks = self.inputs.task_loads(self._costs.histogram, partitions, self._costs.nulls)
         else:
-            tasks = task_loads(self.request.df.sparkSession, self.histogram, size)
-        return max(1.0, float(tasks.max() * self.n_workers / (tasks.sum() or 1.0)))
+            tasks = self.inputs.task_loads(self.histogram, partitions)
+        return float(tasks.max() / (tasks.sum() or 1.0))
 
     @property
     def after(self) -> float:
@@ -161,7 +114,7 @@ class Decision:
         table = self.routing
         if isinstance(table, Sourced):
             table = table.partitioner.forecast(self.histogram)
-        return straggler(self.histogram, table)
+        return self.histogram.straggler(table)
 
     @property
     def split(self) -> int:
@@ -171,87 +124,58 @@ class Decision:
         return int((np.diff(self.routing.starts) > 1).sum()) if isinstance(self.routing, RoutingTable) else 0
 
     @property
+    def hashing_suffices(self) -> bool:
+        """Whether plain hashing spreads the keys well.
+
+        A Python function may take any time for a row, so that all task slots must be busy as well, with the tasks that
+        really run. What Spark does itself with the few bytes that it merges into one task is done quickly.
+        """
+        slots = min(self.n_workers, self.inputs.slots or self.n_workers)
+        is_even = self.histogram.hash_straggler(self.n_workers) <= MILD
+        return is_even and (self.request.native or self._longest * slots <= MILD)
+
+    @property
     def _costs(self) -> JoinCosts:
         return JoinCosts.of(self.profiles, self.request.how)
-
-
-def check_workers(partitioner: PartitionerLike | Exact, n_workers: int | None) -> None:
-    """Refuses what is no partitioner, and one for another number of workers."""
-    planner = partitioner.partitioner if isinstance(partitioner, Exact) else partitioner
-    if isinstance(planner, str):
-        return
-    if not isinstance(planner, (Partitioner, RoutingTable)):
-        raise TypeError(f"a partitioner is a name, an instance, a RoutingTable or an Exact, not {planner!r}")
-    name = "the table" if isinstance(planner, RoutingTable) else planner.name
-    fits = n_workers in (None, planner.n_workers)
-    require(fits, f"{name} is for {planner.n_workers} workers, not for {n_workers}")
 
 
 def decide(request: Request) -> Decision:
     """Decides what a verb does with its rows. Looks at the keys only where that can change the answer."""
     request = request.checked()
-    if request.operator == "agg":
-        return _left_to_spark(request, _COMBINED)
+    left = Decision(request=request, inputs=Inputs(tuple(frame.df for frame in request.frames)), reason=_COMBINED)
     by = request.partitioner
+    if request.operator == "agg":
+        return replace(left, shuffles=False)
     if isinstance(by, RoutingTable) and not (request.operator == "join" and by.splits_keys):
-        return _as_given(request, by)
-    by_name = isinstance(by.partitioner if isinstance(by, Exact) else by, str)
-    needs_sizes = request.operator == "join" or (by_name and request.n_workers is None)
-    sizes = tuple(reads(frame.df) for frame in request.frames) if needs_sizes else ()
-    if by == "auto" and (reason := _suffices(request, sizes)):
-        return _left_to_spark(request, reason, sizes)
-    workers = _workers(request, sizes)
+        return _as_given(left, by)
     if isinstance(by, Exact):
-        return _routed_by_tuple(request, by, workers, sizes)
-    measured = _profiled(request, sizes, workers)
-    decision = Decision(request, None, "hash", _HASHED_WELL, workers, sizes, measured)
+        return _routed_by_tuple(left)
+    if request.may_leave and left.inputs.size < (SMALL if request.native else TINY):
+        return replace(left, reason=_LITTLE)
+    if request.operator == "join" and by == "auto" and broadcasts(plain_join(request)):
+        return replace(left, reason=_BROADCAST, shuffles=False)
+    decision = replace(left, profiles=_profiled(left), reason=_HASHED_WELL)
     if request.operator == "join":
         return _join(decision)
-    if request.may_leave and hash_straggler(decision.histogram, workers) <= MILD:
+    if request.may_leave and decision.hashing_suffices:
         return decision
-    partitioner = chosen(_partitioner(by), workers, OPERATORS[request.operator].splits)
-    forecast = partitioner.explained(decision.histogram, RoutingTable.hashed(workers))
+    partitioner = request.partitioner_for(decision.n_workers)
+    forecast = partitioner.explained(decision.histogram, RoutingTable.hashed(decision.n_workers))
     if forecast.table.splits_keys:
         check_splitting(request.df)
-    _log.info(
-        "%s planned %d hot keys for %d workers: %s",
-        partitioner.name,
-        forecast.table.keys.size,
-        workers,
-        measured[0].cost(),
-    )
+    hot_keys, cost = forecast.table.keys.size, decision.profiles[0].cost()
+    _log.info("%s planned %d hot keys for %d workers: %s", partitioner.name, hot_keys, decision.n_workers, cost)
     return replace(decision, routing=forecast.table, partitioner=forecast.chosen, reason=forecast.reason)
 
 
-def _partitioner(by: PartitionerLike | Exact) -> str | Partitioner[Any, Any]:
-    inner = by.partitioner if isinstance(by, Exact) else by
-    assert not isinstance(inner, RoutingTable)
-    return inner
-
-
-def _left_to_spark(request: Request, reason: str, sizes: tuple[Reads, ...] = ()) -> Decision:
-    # 0 workers: unknown. The verb need not know, and asking Spark takes a while; `with_profile` asks.
-    return Decision(request, None, "hash", reason, request.n_workers or 0, sizes)
-
-
-def _as_given(request: Request, table: RoutingTable) -> Decision:
-    if request.operator == "join":
+def _as_given(left: Decision, table: RoutingTable) -> Decision:
+    routing: Routing = table
+    if left.request.operator == "join":
         empty = Histogram(np.empty(0, np.uint64), np.empty(0))
-        grids = _checked(tabled(table, empty, empty, request.how), request)
-        return Decision(request, grids, "table", "the table was given", table.n_workers)
-    if table.splits_keys:
-        check_splitting(request.df)
-    return Decision(request, table, "table", "the table was given", table.n_workers)
-
-
-def _suffices(request: Request, sizes: Sequence[Reads]) -> str:
-    """Returns why Spark's own plan is good enough, where that is clear without a job; empty if it is not."""
-    native = OPERATORS[request.operator].native
-    if request.may_leave and sum(frame.bytes for frame in sizes) < (SMALL if native else TINY):
-        return _LITTLE
-    if request.operator == "join" and "Broadcast" in explained(plain_join(request)):
-        return _BROADCAST
-    return ""
+        routing = _checked(tabled(table, empty, empty, left.request.how), left.request)
+    elif table.splits_keys:
+        check_splitting(left.request.df)
+    return replace(left, routing=routing, partitioner="table", reason=_GIVEN)
 
 
 def plain_join(request: Request) -> DataFrame:
@@ -260,78 +184,55 @@ def plain_join(request: Request) -> DataFrame:
     return left.df.join(right.df, list(left.names), request.how)
 
 
-def _workers(request: Request, sizes: Sequence[Reads]) -> int:
-    by = request.partitioner
-    planner = by.partitioner if isinstance(by, Exact) else by
-    if not isinstance(planner, str):
-        return planner.n_workers
-    return default_workers(request.df, sizes) if request.n_workers is None else request.n_workers
+def _profiled(decision: Decision) -> tuple[Profile, ...]:
+    request, sizes = decision.request, decision.inputs.reads
+    if request.operator == "join":  # errors in the counts of both sides multiply, so take larger samples
+        return tuple(profiles(request.frames, None, matching=True, sizes=sizes))
+    return tuple(profiles(request.frames, request.sample, n_workers=decision.n_workers, sizes=sizes))
 
 
-def default_workers(df: DataFrame, sizes: Sequence[Reads]) -> int:
-    """Returns the number of workers for what is read, if the user gives none."""
-    return parallelism(df.sparkSession, sum(inf if frame.grows else frame.bytes for frame in sizes))
-
-
-def _profiled(request: Request, sizes: Sequence[Reads], workers: int) -> tuple[Profile, ...]:
-    if request.operator == "join":  # both sides are looked at closely: their keys' products matter
-        return tuple(profiles(request.frames, None, matching=True, sizes=sizes or None))
-    return tuple(profiles(request.frames, request.sample, n_workers=workers, sizes=sizes or None))
-
-
-def _routed_by_tuple(request: Request, by: Exact, workers: int, sizes: tuple[Reads, ...]) -> Decision:
-    partitioner = chosen(_partitioner(by), workers, OPERATORS[request.operator].splits)
-    alone = not OPERATORS[request.operator].splits and not partitioner.sources_agree
+def _routed_by_tuple(left: Decision) -> Decision:
+    request, partitioner = left.request, left.request.partitioner_for(left.n_workers)
+    alone = not request.splits and not partitioner.sources_agree
     meet = not alone or len(request.frames) == 1
-    require(meet, f"{partitioner.name} decides in the order of its rows: equal keys of two sides would not meet")
-    check_splitting(request.df)
-    sources = Sourced(partitioner, exact.learned(partitioner, *request.frames), alone)
-    return Decision(request, sources, partitioner.name, "each row is routed by the partitioner itself", workers, sizes)
+    require(meet, f"{partitioner.name} decides in the order of its rows: in two DataFrames, equal keys would not meet")
+    # Checked before sources look at the rows, which may take long.
+    if Sourced(partitioner, alone=alone).splits_keys:
+        check_splitting(request.df)
+    routing = Sourced(partitioner, exact.learned(partitioner, *request.frames), alone)
+    return replace(left, routing=routing, partitioner=partitioner.name, reason=_BY_TUPLE)
 
 
 def _join(decision: Decision) -> Decision:
-    """Decides how keys meet; what a key costs are its rows on both sides, and those that come out."""
-    request, workers = decision.request, decision.n_workers
-    by, costs = request.partitioner, decision._costs
-    if by == "auto":
+    """Decides how the two sides meet; a key costs its rows on both sides and the rows that come out."""
+    request, workers, costs = decision.request, decision.n_workers, decision._costs
+    if request.partitioner == "auto":
         grids = gridded(costs, request.how, workers)
         if grids is None:
             return replace(decision, reason=_NO_HOT_KEY)
-        return replace(decision, routing=_checked(grids, request), partitioner="grids", reason=_SPREAD)
-    name, reason = "table", "the table was given"
-    if isinstance(by, RoutingTable):
-        table = by
+        if problem := _problem(grids, request):
+            _log.warning("the join is left to Spark: %s", problem)
+            return replace(decision, reason=problem)
+        return replace(decision, routing=grids, partitioner="grids", reason=_SPREAD)
+    name, reason = "table", _GIVEN
+    if isinstance(request.partitioner, RoutingTable):
+        table = request.partitioner
     else:
-        partitioner = chosen(_partitioner(by), workers, split=True)
+        partitioner = request.partitioner_for(workers)
         table, name, reason = partitioner.explained(costs.histogram, RoutingTable.hashed(workers))
     left, right = (profile.histogram for profile in decision.profiles)
     grids = _checked(tabled(table, left, right, request.how), request)
     return replace(decision, routing=grids, partitioner=name, reason=reason)
 
 
-def _checked(grids: Grids, request: Request) -> Grids:
-    """Returns the grids; copied rows and NULL keys go to random workers, so retries need checksums."""
+def _problem(grids: Grids, request: Request) -> str:
+    """Returns why grids are not safe; copied rows and NULL keys go to random workers, so retries need checksums."""
     fields = [field for frame in request.frames for field in fields_of(frame.df, frame.names)]
-    if any(grids.copies) or any(field.nullable for field in fields):
-        check_splitting(request.df)
+    at_random = any(grids.copies) or any(field.nullable for field in fields)
+    return splitting_problem(request.df, "spreading the rows of hot or NULL keys") if at_random else ""
+
+
+def _checked(grids: Grids, request: Request) -> Grids:
+    problem = _problem(grids, request)
+    require(not problem, problem)
     return grids
-
-
-_KEEPS_WHOLE = 'take "auto", "level", "kip" or another that keeps keys whole'
-
-
-def chosen(
-    partitioner: str | Partitioner[Any, Any],
-    n_workers: int,
-    split: bool,
-    costs: tuple[float, float, float] = BATCH_COSTS,
-) -> Partitioner[Any, Any]:
-    """Returns a partitioner as given, or by its name; refuses one that splits keys where they must stay whole.
-
-    costs: what "auto" weighs its candidates by.
-    """
-    if isinstance(partitioner, str):
-        partitioner = configured(partitioner, n_workers, split=split, costs=costs)
-    whole_keys = split or not partitioner.splits_keys
-    require(whole_keys, f"{partitioner.name} splits keys, but each is needed whole: {_KEEPS_WHOLE}")
-    return partitioner

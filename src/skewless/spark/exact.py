@@ -1,9 +1,8 @@
 """Routes rows tuple by tuple with a partitioner's own kernel: every input partition is a source with its own state.
 
 For users who want PKG or Dalton as published. A table routes in the JVM; here the hash of each key goes to Python and a
-worker's number comes back, while the rest of the row stays where it is. Sources cannot exchange anything during a pass
-over the rows. They do between two passes, from what `Pass.left` and `agreed` return: a stream calls `passed` for every
-batch.
+worker's number comes back, while the rest of the row stays where it is. Sources cannot communicate during a pass
+over the rows, only between two passes, by `Pass.left` and `agreed`. A stream makes one pass (`passed`) for each batch.
 """
 
 from __future__ import annotations
@@ -20,13 +19,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 
 from skewless.arrays import from_bytes, to_bytes
-from skewless.partitioner import Partitioner
+from skewless.partitioner import AnyPartitioner
 from skewless.partitioners import described, rebuilt
 from skewless.spark.keys import Keyed, column, hashed, unused
 from skewless.spark.profile import observed
 from skewless.spark.task_startup import quick_start
-
-AnyPartitioner = Partitioner[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -48,11 +45,11 @@ class Exact:
 class Sources(NamedTuple):
     """What sources have learned, as bytes for files (no pickle)."""
 
-    policy: bytes | None = None  # what they agreed on; a new source begins with it
-    snapshots: Mapping[int, bytes] = MappingProxyType({})  # of each source, by its number; it goes on from there
+    policy: bytes | None = None  # that the sources agreed on; a new source begins with it
+    snapshots: Mapping[int, bytes] = MappingProxyType({})  # by the number of the source, which continues from it
 
 
-NOTHING = Sources()
+NO_SOURCES = Sources()
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +57,7 @@ class Sourced:
     """A partitioner and what its sources have learned; it routes rows as a RoutingTable does."""
 
     partitioner: AnyPartitioner
-    sources: Sources = NOTHING
+    sources: Sources = NO_SOURCES
     alone: bool = False  # all rows come through one source
 
     @property
@@ -139,7 +136,7 @@ class Pass:
     def left(self) -> Sources:
         """Returns what each source has learned; waits for the first action that reads all rows.
 
-        Sources without rows keep what they had learned before. Of a task that ran twice, either result is fine.
+        Sources without rows keep what they had learned before. If a task ran twice, either result is fine.
         """
         left = observed(self.observation).get("left", [])
         snapshots = {number: bytes(snapshot) for number, snapshot in sorted(left)}
@@ -151,8 +148,8 @@ def passed(df: DataFrame, keys: Sequence[str], by: Sourced, into: str) -> Pass:
 
     One batch of a stream: `passed(batch, keys, Sourced(partitioner, sources), into)`, an action on its rows, then
     `sources = agreed(partitioner, its left())`, or only `left()` where sources must not cooperate. The same rows in the
-    same partitions with the same `sources` give the same result. Planners count the rows while they follow the plan in
-    force: a batch is planned from those before it. All of `sources` goes to every task, so it must be small.
+    same partitions with the same `sources` give the same result. Planners count the rows while they route by the
+    current plan: a batch is planned from those before it. All of `sources` goes to every task, so it must be small.
     """
     rows = df.repartition(1) if by.alone else df
     kind, (name,), watched = "worker int, source int, snapshot binary", unused(df, "routed"), Observation()
@@ -164,8 +161,8 @@ def passed(df: DataFrame, keys: Sequence[str], by: Sourced, into: str) -> Pass:
     return Pass(routes.repartitionById(by.n_workers, column(into)), by.sources, watched)
 
 
-# What follows makes functions that run in Python workers. They carry nothing but text and bytes, so that a worker
-# without this library can say so.
+# The functions below return functions that run in Python workers. Those hold only text and bytes, so that a worker
+# without this library can report that it is missing.
 
 
 def _routing(description: str, sources: Sources, leaves: bool) -> Callable[[Iterator[pa.Array]], Iterator[pa.Array]]:
@@ -208,7 +205,7 @@ def _begin() -> Callable[[str, bytes | None, dict[int, bytes]], tuple[AnyPartiti
 
 
 def source_of(description: str, policy: bytes | None, snapshot: bytes | None) -> AnyPartitioner:
-    """Returns a source as it was, or a new one that knows what the others agreed on."""
+    """Restores a source from its snapshot, or makes a new one that adopts the policy of the others."""
     source = rebuilt(description)
     if snapshot is not None:
         return source.restore(from_bytes(type(source.fresh()), snapshot))

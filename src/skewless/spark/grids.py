@@ -13,7 +13,7 @@ from skewless.arrays import Keys
 from skewless.histogram import Histogram
 from skewless.table import HOT, RoutingTable
 
-# Whether rows of the left and of the right side come out without a match too: a copy of one must then not add a row.
+# Whether rows of the left side, and of the right side, come out even without a match: their copies must not.
 KEEPS: dict[str, tuple[bool, bool]] = {
     "inner": (False, False),
     "left": (True, False),
@@ -27,7 +27,7 @@ MARGIN = 0.1  # the gain on the busiest worker that pays for departing from Spar
 
 
 class Side(Protocol):
-    """One side of a join, counted."""
+    """The key counts of one side of a join."""
 
     @property
     def histogram(self) -> Histogram: ...
@@ -39,7 +39,7 @@ class Side(Protocol):
 
 
 class Counted(NamedTuple):
-    """One side of a join, as counted earlier."""
+    """The key counts of one side of a join, made earlier."""
 
     histogram: Histogram
     nulls: float = 0.0
@@ -65,7 +65,7 @@ class Grids:
 
     @property
     def copies(self) -> tuple[bool, bool]:
-        """Whether rows of the left, of the right side are copied."""
+        """Whether rows of the left side are copied, and whether rows of the right side are."""
         return bool((self.columns > 1).any()), bool((self.rows > 1).any())
 
     @property
@@ -85,9 +85,19 @@ class Grids:
         load = self.table.loads(costs.keys[tail], costs.whole[tail], costs.rest + costs.nulls)
         for number, key in enumerate(self.keys.tolist()):
             if key in numbers:
-                shape = np.array([[self.rows[number], self.columns[number]]])
-                load[self._cells(number)] += costs.of_cells(numbers[key], shape)
+                load[self._cells(number)] += self._costs_of_cells(number, numbers[key], costs)
         return load
+
+    def _costs_of_cells(self, number: int, of_key: int, costs: JoinCosts) -> NDArray[np.float64]:
+        """Returns what each cell of a hot key costs; in `costs` it is key number `of_key`."""
+        shape = np.array([[self.rows[number], self.columns[number]]])
+        if self.shares is None:
+            return np.repeat(costs.of_cells(of_key, shape), shape.prod())
+        shares = self.shares.shares(int(self.keys[number]))
+        parts = np.array([shares[worker] for worker in self._cells(number).tolist()])
+        left, right = costs.left[of_key], costs.right[of_key]
+        left, right = (left * parts, right) if self.rows[number] > 1 else (left, right * parts)
+        return np.asarray(left + right + costs.per_pair * left * right)
 
     def _cells(self, number: int) -> NDArray[np.int32]:
         return self.workers[self.starts[number] : self.starts[number + 1]]
@@ -102,7 +112,7 @@ class JoinCosts:
     right: NDArray[np.float64]
     rest: float  # of all other keys
     nulls: float  # of rows with a NULL in their key that come out
-    per_pair: float  # of a row that comes out
+    per_pair: float  # the cost of a row that comes out
 
     @classmethod
     def of(cls, sides: Sequence[Side], how: str) -> JoinCosts:
@@ -149,7 +159,7 @@ class JoinCosts:
 
 
 def tabled(table: RoutingTable, left: Histogram, right: Histogram, how: str) -> Grids:
-    """Plans by a routing table.
+    """Plans grids by a routing table.
 
     Rows of a split key are spread by the table on the side that has more of them, and copied on the other. Semi and
     anti joins always copy the right side: copies of a left row would come out twice.
@@ -191,7 +201,7 @@ def gridded(costs: JoinCosts, how: str, n_workers: int) -> Grids | None:
 def _packed(costs: JoinCosts, n_workers: int, single: tuple[bool, bool], distinct: bool = False) -> Grids:
     """Gives each hot key, heaviest first, the cheapest grid whose cells are small, on the emptiest workers.
 
-    single: whether rows of the left, of the right side must not be copied.
+    single: whether rows of the left side must not be copied, and the same for the right side.
     """
     hot = costs.whole > max(costs.mean(n_workers) / HOT, 1.0)
     if distinct:
@@ -207,7 +217,7 @@ def _packed(costs: JoinCosts, n_workers: int, single: tuple[bool, bool], distinc
         shape = shapes[:1]
         if whole[number] > PIECE * mean:
             cost, size = costs.of_cells(number, shapes), shapes.prod(axis=1)
-            # The least work in which all pieces are small; otherwise the least for a cell plus its share of all.
+            # The least total work with small cells; otherwise the least cost of a cell plus total work per worker.
             small = cost <= PIECE * mean
             score = np.where(small, size * cost, np.inf) if small.any() else cost + size * cost / n_workers
             shape = shapes[int(np.argmin(score)) :][:1]

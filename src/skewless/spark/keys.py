@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from pyspark.errors import AnalysisException
@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType, VariantType
 
 from skewless.arguments import require
+from skewless.spark.settings import is_on
 
 Key: TypeAlias = str | Column | Sequence[str | Column]  # what PySpark's groupBy takes
 
@@ -19,7 +20,7 @@ class Keyed(NamedTuple):
     """Rows with their key in columns of its own.
 
     A key that is a plain column is that column. A nested field or an expression is added to the rows as a new column,
-    so that everything else can go by the names of columns.
+    so that the rest of the code works with names of columns only.
     """
 
     df: DataFrame
@@ -35,10 +36,7 @@ class Keyed(NamedTuple):
 
     def renamed(self, result: DataFrame) -> DataFrame:
         """Returns a result with the key's columns under the names that Spark gives them."""
-        if self.names == self.shown:
-            return result
-        names = dict(zip(self.names, self.shown, strict=True))
-        return result.select(*(column(name).alias(names.get(name, name)) for name in result.columns))
+        return renamed(result, dict(zip(self.names, self.shown, strict=True)))
 
 
 def keyed(df: DataFrame, keys: Sequence[Key]) -> Keyed:
@@ -73,10 +71,17 @@ def keyed(df: DataFrame, keys: Sequence[Key]) -> Keyed:
     return Keyed(rows, names, df, tuple(by), shown)
 
 
+def renamed(df: DataFrame, names: Mapping[str, str]) -> DataFrame:
+    """Returns the same rows with new names for some columns."""
+    if all(name == new for name, new in names.items()):
+        return df
+    return df.select(*(column(name).alias(names.get(name, name)) for name in df.columns))
+
+
 def _listed(key: object) -> list[str | Column]:
     if isinstance(key, (list, tuple)) and all(isinstance(part, (str, Column)) for part in key):
         return list(key)
-    raise TypeError(f"a key is names of columns, Columns, or lists of these, not {key!r}")
+    raise TypeError(f"a key must be the name of a column, a Column, or a list of these, not {key!r}")
 
 
 def _is_missing(columns: Sequence[str], key: str | Column) -> bool:
@@ -91,7 +96,7 @@ def _plain_column(df: DataFrame, columns: Sequence[str], key: str | Column) -> s
         return None
     if key in columns:
         return key
-    if df.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true":
+    if is_on(df.sparkSession, "spark.sql.caseSensitive", "false"):
         return None
     alike = [name for name in columns if name.lower() == key.lower()]
     return alike[0] if len(alike) == 1 else None
@@ -140,6 +145,13 @@ def hashing(df: DataFrame, names: Sequence[str]) -> str:
 def hashed(df: DataFrame, names: Sequence[str]) -> Column:
     """Returns the hash of a key as a Column."""
     return F.expr(hashing(df, names))
+
+
+def partition_of(df: DataFrame, names: Sequence[str], n_partitions: int) -> str:
+    """Returns SQL for the partition of a row in a shuffle of plain Spark; NULL for keys that Spark cannot hash."""
+    if any(_has_map(field.dataType) for field in fields_of(df, names)):
+        return "CAST(NULL AS INT)"
+    return f"pmod(hash({', '.join(map(quoted, names))}), {n_partitions})"
 
 
 def ordered(df: DataFrame, names: Sequence[str]) -> list[Column]:

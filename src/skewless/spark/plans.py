@@ -1,10 +1,11 @@
-"""Reads from Spark's plan, without a job: bytes and rows read, task slots, and the tasks that will run."""
+"""Reads from Spark's query plan, without a job: bytes and rows read, task slots, and the tasks that will run."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import ceil, inf, isinf
 from typing import Any, NamedTuple, cast
 
@@ -13,9 +14,10 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 
 from skewless.histogram import Histogram
+from skewless.spark.settings import in_bytes, is_on, shuffle_partitions
 from skewless.table import RoutingTable
 
-SHARE = 2**25  # bytes read for a worker, at most: files are mostly compressed, and Spark advises 64 MiB to shuffle
+SHARE = 2**25  # the most bytes read for a worker: files are mostly compressed, and Spark advises 64 MiB to shuffle
 WIDTH = 12  # bytes of one column of one row, roughly
 
 
@@ -23,12 +25,12 @@ class Reads(NamedTuple):
     """What a DataFrame reads, by Spark's account; infinite where Spark does not know."""
 
     bytes: float
-    rows: float  # if Spark knows only the bytes, what is likely
+    rows: float  # estimated if Spark knows only the bytes
     most: float  # rows that the DataFrame can have at most
     grows: bool  # an operator of the plan may return more rows than it gets
 
     def portion(self, enough: int) -> float:
-        """Returns the share of the rows that has this many; 1 if their number is not known."""
+        """Returns the share of the rows that gives `enough` rows; 1 if their number is unknown."""
         return 1.0 if isinf(self.rows) else min(1.0, enough / max(self.rows, 1.0))
 
 
@@ -76,19 +78,15 @@ def explained(df: DataFrame, mode: str = "simple") -> str:
 def parallelism(spark: SparkSession, size: float = 0.0) -> int:
     """Returns the default number of workers: the task slots, or more for much data; at most the shuffle partitions.
 
-    Spark has 200 shuffle partitions by default, and merges small ones where it can. Balanced workers need not be many.
+    Spark has 200 shuffle partitions by default, and merges small ones where it can. Balanced work needs fewer.
 
     size: bytes that are read; infinite if unknown.
     """
     most = shuffle_partitions(spark)
-    if isinf(size) or spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
-        return most  # Spark adds executors only when tasks wait, so the slots of now say little
+    if isinf(size) or is_on(spark, "spark.dynamicAllocation.enabled", "false"):
+        return most  # Spark adds executors only when tasks wait, so the current slots say little
     slots = task_slots(spark)
     return min(most, max(slots, ceil(size / SHARE))) if slots else most
-
-
-def shuffle_partitions(spark: SparkSession) -> int:
-    return int(spark.conf.get("spark.sql.shuffle.partitions") or 200)
 
 
 @dataclass(frozen=True)
@@ -117,20 +115,69 @@ def _task_slots(session: Session) -> int:
     return int(splits[1]) if splits else 0
 
 
-def task_loads(spark: SparkSession, histogram: Histogram, size: float, nulls: float = 0.0) -> NDArray[np.float64]:
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """What Spark says of the DataFrames that a verb gets; it is asked at most once, and only where that matters."""
+
+    frames: tuple[DataFrame, ...]
+
+    @property
+    def spark(self) -> SparkSession:
+        return self.frames[0].sparkSession
+
+    @cached_property
+    def reads(self) -> tuple[Reads, ...]:
+        """What each DataFrame reads."""
+        return tuple(map(reads, self.frames))
+
+    @cached_property
+    def size(self) -> float:
+        """Bytes of all DataFrames together; infinite if unknown."""
+        return sum(inf if frame.grows else frame.bytes for frame in self.reads)
+
+    @cached_property
+    def workers(self) -> int:
+        """The number of workers if the user gives none."""
+        return parallelism(self.spark, self.size)
+
+    @property
+    def slots(self) -> int:
+        """How many tasks Spark runs at a time; 0 if its plan does not say."""
+        return task_slots(self.spark)
+
+    def task_loads(self, histogram: Histogram, known: Mapping[int, int], nulls: float = 0.0) -> NDArray[np.float64]:
+        """Predicts the loads of the tasks that plain Spark runs; see `task_loads`."""
+        return task_loads(self.spark, histogram, self.size, known, nulls)
+
+
+def broadcasts(join: DataFrame) -> bool:
+    """Returns whether Spark broadcasts one side of a join; other joins below it do not matter."""
+    first = re.search(r"^[ :+*()\d-]*(\w*Join|CartesianProduct)\b", explained(join), re.MULTILINE)
+    return first is not None and first[1].startswith("Broadcast")
+
+
+def task_loads(
+    spark: SparkSession, histogram: Histogram, size: float, known: Mapping[int, int], nulls: float = 0.0
+) -> NDArray[np.float64]:
     """Predicts the loads of the tasks that plain Spark runs for hashed keys, after AQE has merged small partitions.
 
-    size: bytes that are shuffled; infinite if unknown, and then nothing is merged. nulls: rows that all go to one task.
+    size: bytes that are shuffled; infinite if unknown, and then nothing is merged.
+    known: the partitions of some keys in Spark's own shuffle; for all others, another hash function stands in.
+    nulls: rows that all go to one task.
     """
-    partitions = RoutingTable.hashed(shuffle_partitions(spark)).loads(histogram.keys, histogram.counts, histogram.rest)
+    stand_in = RoutingTable.hashed(shuffle_partitions(spark))
+    is_known = np.array([key in known for key in histogram.keys.tolist()], bool)
+    partitions = stand_in.loads(histogram.keys[~is_known], histogram.counts[~is_known], histogram.rest)
+    where = [known[key] for key in histogram.keys[is_known].tolist()]
+    np.add.at(partitions, where, histogram.counts[is_known])
     partitions[0] += nulls
     total = float(partitions.sum())
     if isinf(size) or total == 0 or not _merges(spark):
         return partitions
-    least = _bytes(spark, "spark.sql.adaptive.coalescePartitions.minPartitionSize", 2**20)
-    advised = _bytes(spark, "spark.sql.adaptive.advisoryPartitionSizeInBytes", 2**26)
+    least = in_bytes(spark, "spark.sql.adaptive.coalescePartitions.minPartitionSize", 2**20)
+    advised = in_bytes(spark, "spark.sql.adaptive.advisoryPartitionSizeInBytes", 2**26)
     wanted = spark.conf.get("spark.sql.adaptive.coalescePartitions.minPartitionNum", None)
-    parallel = spark.conf.get("spark.sql.adaptive.coalescePartitions.parallelismFirst", "true") == "true"
+    parallel = is_on(spark, "spark.sql.adaptive.coalescePartitions.parallelismFirst", "true")
     tasks = int(wanted) if wanted else (task_slots(spark) or 1) if parallel else 1
     target = max(least, min(advised, ceil(size / tasks))) * total / max(size, 1.0)  # in rows
     return _merged(partitions[partitions > 0], target)
@@ -138,7 +185,7 @@ def task_loads(spark: SparkSession, histogram: Histogram, size: float, nulls: fl
 
 def _merges(spark: SparkSession) -> bool:
     names = ("spark.sql.adaptive.enabled", "spark.sql.adaptive.coalescePartitions.enabled")
-    return all(spark.conf.get(name, "true") == "true" for name in names)
+    return all(is_on(spark, name, "true") for name in names)
 
 
 def _merged(partitions: NDArray[np.float64], target: float) -> NDArray[np.float64]:
@@ -150,9 +197,3 @@ def _merged(partitions: NDArray[np.float64], target: float) -> NDArray[np.float6
             load = 0.0
         load += partition
     return np.array([*tasks, load])
-
-
-def _bytes(spark: SparkSession, name: str, default: int) -> int:
-    """Reads a size such as 64MB or 1048576b."""
-    match = re.fullmatch(r"(\d+)\s*([kmgt]?)i?b?", str(spark.conf.get(name, str(default))).lower())
-    return int(match[1]) * 1024 ** " kmgt".index(match[2] or " ") if match else default

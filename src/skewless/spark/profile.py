@@ -17,9 +17,9 @@ from pyspark.sql import functions as F
 
 from skewless.arguments import require, whole
 from skewless.histogram import Histogram
-from skewless.kernels.hash import all_mixed, hasher
-from skewless.spark.keys import Key, Keyed, any_null, column, hashed, hashing, keyed, unused
+from skewless.spark.keys import Key, Keyed, any_null, column, hashed, hashing, keyed, partition_of, unused
 from skewless.spark.plans import Reads, reads
+from skewless.spark.settings import shuffle_partitions
 from skewless.table import RoutingTable
 
 TRACKED = 65_536  # keys that Spark's sketch tracks
@@ -37,7 +37,7 @@ class Profile:
     >>> sl.profile(df, "user").straggler(64)                                                     # doctest: +SKIP
     """
 
-    keys: tuple[str, ...]  # the columns
+    keys: tuple[str, ...]  # the names of the key's columns
     rows: int
     distinct: int  # estimated; of a sample, the keys in it
     nulls: int  # rows in which a column of the key is NULL
@@ -57,8 +57,10 @@ class Profile:
 
         n_workers: how many workers to hash the keys over.
         table: routes the keys instead; n_workers is then ignored.
+
+        >>> sl.profile(df, "user").straggler(64)                                                 # doctest: +SKIP
         """
-        return straggler(self.histogram, table or RoutingTable.hashed(whole("n_workers", n_workers, 1)))
+        return self.histogram.straggler(table or RoutingTable.hashed(whole("n_workers", n_workers, 1)))
 
     def hottest(self, most: int = 10) -> list[tuple[tuple[Any, ...], int]]:
         """Returns the hottest keys with their rows. Runs a job: the profile itself has hashes only.
@@ -67,12 +69,14 @@ class Profile:
 
         >>> sl.profile(df, "user").hottest(3)                                                    # doctest: +SKIP
         """
-        return hottest([self.frame], self.histogram, most)
+        return [(key.values, key.rows) for key in hottest([self.frame], self.histogram, most)]
 
     def describe(self, n_workers: int) -> str:
         """Describes the profile for people, with what it cost.
 
         n_workers: how many workers to hash the keys over.
+
+        >>> print(sl.profile(df, "user").describe(64))                                           # doctest: +SKIP
         """
         shares = self.histogram.counts / max(self.histogram.total, 1.0)
         about, at_least = ("", "about") if self.sample == 1 and self.exact else ("about ", "at least")
@@ -88,30 +92,30 @@ class Profile:
         return f"{'all rows' if self.sample == 1 else rows} measured in {self.seconds:.1f} s"
 
 
-def hottest(frames: Sequence[Keyed], histogram: Histogram, most: int) -> list[tuple[tuple[Any, ...], int]]:
-    """Looks up the values of a histogram's hottest keys in these rows; returns them with how often they occur."""
+class HotKey(NamedTuple):
+    """One of the most frequent keys of some rows."""
+
+    hash: int
+    values: tuple[Any, ...]
+    rows: int
+    partition: int | None  # in a shuffle of plain Spark; None if Spark cannot hash the key
+
+
+def hottest(frames: Sequence[Keyed], histogram: Histogram, most: int) -> list[HotKey]:
+    """Looks up the values of a histogram's hottest keys in these rows, and where plain Spark would send them."""
     hashes = histogram.keys[:most].view(np.int64).tolist()
-    matches = []
+    n_partitions, matches = shuffle_partitions(frames[0].df.sparkSession), []
     for frame in frames:
-        (name,) = unused(frame.df, "hash")
-        rows = frame.df.select(*map(column, frame.names), hashed(frame.df, frame.names).alias(name))
+        name, where = unused(frame.df, "hash", "partition")
+        partition = F.expr(partition_of(frame.df, frame.names, n_partitions)).alias(where)
+        hash_of = hashed(frame.df, frame.names).alias(name)
+        rows = frame.df.select(*map(column, frame.names), hash_of, partition)
         matches.append(rows.where(column(name).isin(hashes)).dropDuplicates([name]))
-    values = {row[-1]: tuple(row[:-1]) for row in reduce(DataFrame.unionAll, matches).collect()}
-    counts = zip(hashes, histogram.counts[:most].astype(int).tolist(), strict=True)
-    return [(values[key], count) for key, count in counts if key in values]
-
-
-def straggler(histogram: Histogram, table: RoutingTable) -> float:
-    """Returns the straggler factor of a table: the load of the longest worker over the mean."""
-    load = table.loads(histogram.keys, histogram.counts, histogram.rest)
-    return float(load.max() / load.mean()) if histogram.total else 1.0
-
-
-def hash_straggler(histogram: Histogram, n_workers: int) -> float:
-    """Returns the straggler factor of the worst of several hash functions: Spark's may be lucky with a few keys."""
-    table, seeds = RoutingTable.hashed(n_workers), range(8)
-    mixed = [replace(histogram, keys=all_mixed(hasher(n_workers, seed), histogram.keys)) for seed in seeds]
-    return max(straggler(variant, table) for variant in mixed)
+    keys = {row[-2]: row for row in reduce(DataFrame.unionAll, matches).collect()}
+    counts = zip(histogram.keys[:most].tolist(), hashes, histogram.counts[:most].astype(int).tolist(), strict=True)
+    return [
+        HotKey(key, tuple(keys[signed][:-2]), rows, keys[signed][-1]) for key, signed, rows in counts if signed in keys
+    ]
 
 
 def profile(df: DataFrame, *keys: Key, sample: float | None = 1.0) -> Profile:
@@ -136,7 +140,7 @@ def profiles(
 ) -> list[Profile]:
     """Profiles several DataFrames at once.
 
-    matching: of keys that match others in a join: rows with NULL are counted, but are not in the histogram.
+    matching: the keys are those of a join: rows with NULL are counted, but are not in the histogram.
     n_workers: how many workers to plan for; few need fewer rows. None: any number.
     sizes: what each frame reads, if Spark was asked already, which takes a while.
     """
@@ -171,7 +175,7 @@ def _measured(frames: Sequence[Keyed], shares: Sequence[float], sizes: Sequence[
     """Counts the keys of samples of all frames in one job.
 
     If the rows are few, their hashes come to the driver to be counted: Spark's sketches take twice as long. Where Spark
-    cannot be sure that they are few, each task stops after some; if there were more, Spark counts them after all.
+    only estimates that they are few, each task stops at a limit; if a task reaches it, Spark counts the rows after all.
     """
     few = 2 * ENOUGH * len(frames)
     is_sure = sum(size.most * share for size, share in zip(sizes, shares, strict=True)) <= few
@@ -244,6 +248,8 @@ class Watched:
         """Returns the profile of the rows; waits for the first action that reads them all.
 
         Before Spark 4.3, rows of failed task attempts are counted, too: the profile is then not `exact`.
+
+        >>> watched.profile().straggler(64)                                                      # doctest: +SKIP
         """
         return replace(_profile(self.frame, _parsed(observed(self.observation)), 1.0, 0.0), exact=EXACT_OBSERVATIONS)
 
@@ -310,7 +316,7 @@ def _histogram(counted: Counts, sample: float) -> Histogram:
 
 def _profile(frame: Keyed, counted: Counts, sample: float, seconds: float) -> Profile:
     rows, nulls = (round(number / sample) for number in (counted.rows, counted.nulls))
-    return Profile(frame.names, rows, counted.distinct, nulls, _histogram(counted, sample), seconds, sample, frame)
+    return Profile(frame.shown, rows, counted.distinct, nulls, _histogram(counted, sample), seconds, sample, frame)
 
 
 def observed(observation: Observation) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from skewless.table import RoutingTable
 SPARSE = 1024  # most slots per key; hashes practically never need more than four
 CROWDED = 8  # slots per group
 NEAR = 128  # flips tried for a group: Java caches the objects of numbers below this
-WORKER = "worker"  # the name of our column, if the user has none of that name
-NOTHING = -1  # the entry of an empty slot
+WORKER = "worker"  # the name of our column, unless the user has a column of that name
+EMPTY = -1  # the entry of an empty slot
 UNSEEN = ", ".join(["NULL"] * 24)  # `least` ignores these; Spark prints only the first 25 arguments of a function
 
 
@@ -54,16 +54,16 @@ def perfect(keys: Keys, values: NDArray[np.int64] | NDArray[np.int32], limit: in
         for shift in range(size.bit_length() - 1, 65 - (size // CROWDED).bit_length()):
             flips, slots = _arranged(keys, size, shift)
             if slots.size == keys.size:
-                entries = np.full(size, NOTHING, np.int64)
+                entries = np.full(size, EMPTY, np.int64)
                 upper, twice = keys & ~np.uint64(size - 1), values.astype(np.uint64) << np.uint64(1)
                 entries[slots] = (upper | twice).view(np.int64)
                 return Slots(shift, flips, entries)
         size *= 2
-    raise ValueError("the keys of this table are not hashes, as Spark's xxhash64 makes them of a row's key")
+    raise ValueError("the keys of this table are not hashes: plan it from keys by skewless.streams.as_keys")
 
 
 def _arranged(keys: Keys, size: int, shift: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns the flips of each group and the slots of the keys; no slots if a group, largest first, finds no room."""
+    """Returns the flips of each group and the slots of the keys; no slots if a group finds no room."""
     flips, taken = np.zeros(size // CROWDED, np.int64), np.zeros(size, np.bool_)
     group = (keys >> np.uint64(shift)).astype(np.int64) & (flips.size - 1)
     bits = (keys & np.uint64(size - 1)).astype(np.int64)
@@ -111,14 +111,14 @@ def worker(table: RoutingTable, key: str) -> Column:
 
 
 def worker_sql(table: RoutingTable, key: str) -> str:
-    """Returns SQL for the same."""
+    """Returns SQL for the number of a row's worker, as `worker` does."""
     return f"{partition_sql(table, key)} % {table.n_workers}"
 
 
 def partition_sql(table: RoutingTable, key: str) -> str:
     """Returns SQL for repartitionById, which takes the remainder itself: the row's worker, or n_workers more."""
     if table.splits_keys:
-        raise ValueError("this table splits keys: which part a row goes to needs an ordinal")
+        raise ValueError("this table splits keys: use splitting_sql, which takes an ordinal")
     return f"int({number_sql(table, key)})"
 
 
@@ -127,8 +127,8 @@ def number_sql(table: RoutingTable, key: str) -> str:
 
     For a hot key its worker, or n_workers plus its number among the split keys; for other keys a limit above all of
     these plus the worker of its host. A hot key on the worker of its host needs no entry. Not an `if`: Spark would look
-    a hot key up twice, for the condition and for its worker. The constants are arguments that Spark does not print: it
-    prints a query's plan several times, and thousands of numbers took milliseconds.
+    a hot key up twice, for the condition and for its worker. `UNSEEN` moves the constants behind
+    the arguments that Spark prints: it prints a query's plan several times, and thousands of numbers took milliseconds.
     """
     tail = _of_host(table, f"shiftrightunsigned({_leading(key)}, {65 - table.hosts.size.bit_length()})")
     split, first = np.diff(table.starts) > 1, table.workers[table.starts[:-1]]
@@ -162,7 +162,7 @@ def fragment_sql(table: RoutingTable, index: str, ordinal: str) -> str:
     split = lengths > 1
     accept, aliases = table.alias
     coin = f"xxhash64({ordinal})"
-    # The upper half of the coin times the number of parts, without its lower half: below that number.
+    # The upper half of the coin times the number of parts, shifted right by 32 bits: a part's number.
     upper = f"shiftrightunsigned({coin}, 32) * {element(lengths[split], index, 'bigint')}"
     part = f"({element(table.starts[:-1][split], index, 'bigint')} + shiftrightunsigned({upper}, 32))"
     own = f"({coin} & {WHOLE - 1}L) < {element(accept, part, 'bigint')}"

@@ -67,7 +67,7 @@ _PLAIN: dict[type[DataType], Any] = {
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Returns the Arrow schema of the same rows. Timestamps are in UTC, as they are stored beyond the session."""
+    """Returns the Arrow schema of the same rows. Timestamps are in UTC, since files outlive the session."""
     return pa.schema([pa.field(field.name, _arrow(field.dataType)) for field in schema.fields])
 
 

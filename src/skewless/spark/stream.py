@@ -9,9 +9,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
-from skewless.spark.decision import PartitionerLike
 from skewless.spark.exact import Exact
 from skewless.spark.keys import Key
+from skewless.spark.request import PartitionerLike
 from skewless.spark.state.group_state import Timeout
 from skewless.spark.state.job import StateSettings, processor_job, state_job
 from skewless.spark.state.processor import TimeMode
@@ -66,7 +66,7 @@ class Stream:
         """Calls a function with the rows and the state of each key of a batch, and of each key that times out.
 
         func: a function (key, rows, state). key is a tuple, rows an Arrow table, state a `GroupState` with the names
-            of PySpark's. It returns an Arrow table by the output's schema, or an iterable of these, or None.
+            of PySpark's. It returns an Arrow table with the output's schema, or an iterable of these, or None.
         outputStructType: the schema of the output.
         stateStructType: the schema of a state.
         timeoutConf: "NoTimeout", "ProcessingTimeTimeout" or "EventTimeTimeout", as in PySpark.
@@ -91,12 +91,12 @@ class Stream:
         timeoutConf: Timeout = "NoTimeout",  # noqa: N803
         initialState: DataFrame | None = None,  # noqa: N803
     ) -> Job:
-        """As `applyInArrowWithState`, with pandas frames instead of Arrow tables.
+        """Calls a function as `applyInArrowWithState` does, with pandas frames instead of Arrow tables.
 
         The rows of a key are one frame, where PySpark has an iterator of frames.
 
-        func: a function (key, rows, state) that returns a frame by the output's schema, an iterable of these, or None.
-        outputStructType, stateStructType, timeoutConf, initialState: as there.
+        func: a function (key, rows, state) that returns a frame with the output's schema, an iterable of these or None.
+        outputStructType, stateStructType, timeoutConf, initialState: as in `applyInArrowWithState`.
 
         >>> job = sl.stream(events, "user").applyInPandasWithState(  # doctest: +SKIP
         ...     count, "user string, n long", "n long"
@@ -112,7 +112,7 @@ class Stream:
         timeMode: TimeMode = "None",  # noqa: N803
         initialState: DataFrame | None = None,  # noqa: N803
     ) -> Job:
-        """Runs a processor as it is written for PySpark, with values, lists, maps and timers of each key.
+        """Runs an unchanged processor of PySpark, with values, lists, maps and timers of each key.
 
         statefulProcessor: an instance of PySpark's StatefulProcessor.
         outputStructType: the schema of the output.
@@ -132,9 +132,9 @@ class Stream:
         timeMode: TimeMode = "None",  # noqa: N803
         initialState: DataFrame | None = None,  # noqa: N803
     ) -> Job:
-        """As `transformWithStateInPandas`, with a `Row` for each row instead of pandas frames, in and out.
+        """Runs a processor as `transformWithStateInPandas` does, with `Row` objects instead of pandas frames.
 
-        statefulProcessor, outputStructType, timeMode, initialState: as there.
+        statefulProcessor, outputStructType, timeMode, initialState: as in `transformWithStateInPandas`.
 
         >>> job = sl.stream(events, "user").transformWithState(Counting(), "user string, n long")  # doctest: +SKIP
         """
@@ -155,8 +155,8 @@ def stream(
     df: a streaming DataFrame, such as `spark.readStream` returns.
     keys: what PySpark's groupBy takes: names, lists of names, nested fields ("a.b") or Columns.
     time: the column with the time of each row, for windows, joins and timeouts in event time.
-    watermark: how long after the latest time seen a row may still come; later rows are dropped, and counted.
-    partitioner: a name, an instance, a RoutingTable or an `sl.Exact`; by default whichever costs least.
+    watermark: how far behind the latest time seen a row's time may be; later rows are dropped, and counted.
+    partitioner: a name, an instance, a RoutingTable or an `sl.Exact`; by default what costs least.
     n_workers: how many partitions, by default as many as Spark runs tasks at a time; or (least, most): as many as the
         load needs, by Prompt's elastic rule.
     statistics: what the routing table of a batch is planned from. "last": the batch before it, whose keys are counted

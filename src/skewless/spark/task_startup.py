@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 TASK_COUNT = "tasks started by skewless"  # an attribute of gc, as the process may not be able to import this module
 
 
@@ -47,7 +47,7 @@ class _StartsWhenUnpickled:
         return quick_start, ()
 
 
-def with_quick_start(function: Function) -> Function:
+def with_quick_start(function: AnyFunction) -> AnyFunction:
     """Makes a task call `quick_start` when it unpickles this function.
 
     For functions that Spark pickles by value and calls only when it has rows already.

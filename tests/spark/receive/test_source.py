@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
 import time
 from collections import Counter
@@ -23,6 +21,7 @@ import skewless.spark as sl
 from skewless import measure, streams
 from skewless.ingest.receiver import Receiver
 from skewless.ingest.records import LineFormat
+from tests.faults.harm import kill
 
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
 
@@ -101,7 +100,7 @@ def test_rows_arrive_once_in_balanced_blocks_across_restarts_and_kills(spark: Sp
     sending = Thread(target=sl.send, args=(more(), running.address), kwargs={"name": "s"})
     sending.start()
     until(lambda: len(running.numbers()) > 8000, query)
-    os.kill(running.receiver(), signal.SIGKILL)
+    kill(running.receiver())
     killed.set()
     until(lambda: not query.isActive)
     assert query.exception() is not None
@@ -169,16 +168,3 @@ def test_received_rows_in_windows_of_a_stream(spark: SparkSession, tmp_path: Pat
     query.awaitTermination(120)
     found = {row.word: row.n for row in spark.read.parquet(str(tmp_path / "out")).collect()}
     assert found == Counter(record["word"] for record in records(3000))
-
-
-def test_columns_that_cannot_be_received_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    for params, why in (
-        ({"key": "nothing", "schema": SCHEMA}, "no column 'nothing'"),
-        ({"key": "x", "schema": "x double"}, "whole numbers; 'x' is double"),
-        ({"key": "k", "schema": "k string, d array<date>"}, "'d' has a date"),
-        ({"key": "k", "schema": "k string, m map<string,int>"}, "'m' has a map"),
-        ({"port": 70_000}, "port is between 0 and 65535"),
-        ({"n_workers": 0}, "n_workers is at least 1"),
-    ):
-        with pytest.raises(ValueError, match=why):
-            sl.receive(spark, tmp_path, **params)

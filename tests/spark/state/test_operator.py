@@ -28,6 +28,7 @@ from skewless.spark.streaming.checkpoint import Checkpoint
 from skewless.spark.streaming.commit import Commit
 from skewless.spark.streaming.operator import Batch
 from skewless.spark.streaming.rows import EventTime, StreamKey
+from tests.faults.harm import killed_once
 
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("state")]
 STATE = StructType([StructField("n", LongType()), StructField("total", DoubleType())])
@@ -172,17 +173,14 @@ def test_timeouts_come_when_their_time_is_over_and_no_rows_do(spark: SparkSessio
 
 
 def deadly(flag: str) -> Any:
-    """A count of rows whose Python worker dies by SIGKILL if there is a flag, when it has done a part of its work."""
+    """A count of rows whose Python worker is killed if there is a flag, when it has done a part of its work."""
+    die = killed_once(flag)
 
     def counted(key: tuple[Any, ...], rows: pa.Table, state: Any) -> pa.Table:
-        import os
-        import signal
-
         n = rows.num_rows + (state.get[0] if state.exists else 0)
         state.update((n, 0.0))
-        if key[0] == "key 5" and os.path.exists(flag):  # noqa: PTH110
-            os.remove(flag)  # noqa: PTH107
-            os.kill(os.getpid(), signal.SIGKILL)
+        if key[0] == "key 5":
+            die()
         return pa.table({"k": [key[0]], "n": [n], "total": [0.0]})
 
     return counted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from threading import Event
+from threading import Event, Thread
 
 import pytest
 
@@ -42,13 +42,21 @@ def test_an_error_is_raised_where_the_result_is_taken_and_the_next_job_runs() ->
 
 def test_closing_waits_for_the_job_that_is_running() -> None:
     background: Background[None] = Background("test")
-    begun, ended = Event(), Event()
+    begun, may_end, ended = Event(), Event(), Event()
 
     def work() -> None:
         begun.set()
+        assert may_end.wait(60)
         ended.set()
 
     background.submit(work)
     assert begun.wait(60)
-    background.close()
+    closing = Thread(target=background.close)
+    closing.start()
+    closing.join(timeout=0.2)
+    assert closing.is_alive()
+    assert not ended.is_set()
+    may_end.set()
+    closing.join(timeout=60)
+    assert not closing.is_alive()
     assert ended.is_set()

@@ -8,17 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pyspark.sql.types import LongType, StructField, StructType
 
 from skewless import elastic
 from skewless.histogram import Histogram
-from skewless.spark.state.committed import KeyedState
 from skewless.spark.streaming.checkpoint import Checkpoint
 from skewless.spark.streaming.commit import Commit, read_commit
 from skewless.spark.streaming.interval_join import IntervalState, Waiting
 from skewless.spark.streaming.panes import Panes
 from skewless.spark.streaming.windows import LastWindow, WindowsState
-from skewless.store import Manifest
 
 SCALE = elastic.Scale(2, 2, (elastic.BatchStatistics(0.5, 1.0, 10, 2),))
 # As versions before the format was written did.
@@ -50,17 +47,7 @@ def test_old_commits_are_read(tmp_path: Path) -> None:
         assert json.loads(json.dumps(commit.to_json()))["state"] == state
 
 
-def test_a_commit_is_read_as_it_was_written(tmp_path: Path) -> None:
-    files, kind = Checkpoint(str(tmp_path)), StructType([StructField("n", LongType())])
-    manifest = Manifest(-1, "name", "types", (), {-1: "token"})
-    state = KeyedState(batch=4, watermark=9, late=8, manifest=manifest, key=kind, state=kind, n_workers=2, names=("n",))
-    commit = Commit(state=state, scale=SCALE, record={"rows": 3})
-    commit.write(files, 4)
-    assert read_commit(files, 4, KeyedState.from_json) == commit
-    content = files.read("commits/4.json")
-    del content["state"]["names"], content["state"]["late"]
-    older = KeyedState.from_json(content["state"])
-    assert (older.names, older.late) == (("n",), 9)
+def test_histograms_and_times_of_a_join_are_read_as_they_were_written() -> None:
     histogram = Histogram(np.array([1], np.uint64), np.array([2.0]), 0.0)
     pair = IntervalState(latest=(1, 2), histograms=(histogram, histogram))
     assert IntervalState.from_json(json.loads(json.dumps(pair.to_json()))).latest == (1, 2)

@@ -45,19 +45,3 @@ def test_pairs_of_two_streams_are_those_of_all_rows(spark: SparkSession, tmp_pat
     )
     kept = {path.name for side in ("left", "right") for path in (tmp_path / "checkpoint/skewless" / side).iterdir()}
     assert "0" not in kept  # rows that cannot match any more are gone
-
-
-def test_joins_of_streams_refuse_what_they_cannot_do(spark: SparkSession, tmp_path: Path) -> None:
-    events = read(spark, write(tmp_path / "in", [batch_of(10, 0)]))
-    left, right = sides(spark, events, events)
-    one, two = sl.stream(left, "k", time="ts"), sl.stream(right, "k", time="at")
-    with pytest.raises(ValueError, match="both streams have columns ts, v: rename"):
-        one.join(sl.stream(left, "k", time="ts"), "0 seconds", "1 second")
-    with pytest.raises(ValueError, match="both streams need the time"):
-        one.join(sl.stream(right, "k"), "0 seconds", "1 second")
-    with pytest.raises(ValueError, match="earliest is at most latest"):
-        one.join(two, "1 second", "-1 second")
-    with pytest.raises(ValueError, match="leave the partitioner out"):
-        sl.stream(left, "k", time="ts", partitioner="pkg").join(two, "0 seconds", "1 second")
-    with pytest.raises(ValueError, match="give n_workers to the left stream: the right one has 3, not None"):
-        one.join(sl.stream(right, "k", time="at", n_workers=3), "0 seconds", "1 second")

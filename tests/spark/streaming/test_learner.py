@@ -14,6 +14,7 @@ import skewless
 from skewless import streams
 from skewless.histogram import Histogram
 from skewless.partitioners import ALL
+from skewless.partitioners.level import Level
 from skewless.planning.planner import Planner
 from skewless.spark.streaming.checkpoint import Checkpoint
 from skewless.spark.streaming.learner import Lesson, TableLearner
@@ -80,11 +81,9 @@ def test_plans_are_learned_and_found_again(tmp_path: Path, name: str) -> None:
     learner = TableLearner(files, skewless.partitioner(name, 4))
     plain = learner.plan(0, 4)
     assert plain.reason.startswith("hashed")
-    assert not learner.has_learned
     keys = streams.zipf(20_000, 1_000, 1.5)
     learner.learn(0, Lesson(histogram=histogram_of(keys)))
     plan = learner.plan(1, 4)
-    assert learner.has_learned
     assert isinstance(plan.router, RoutingTable)
     ratio = skewless.measure(keys, plan.router.route(keys), 4).imbalance_ratio
     exact = skewless.partitioner(name, 4)
@@ -166,6 +165,37 @@ def test_reasons_name_keys_by_their_ranks_only(tmp_path: Path) -> None:
     learner.close()
 
 
+def test_a_replay_follows_the_plan_that_was_made_from_the_rows_of_its_batch(tmp_path: Path) -> None:
+    """It is not made again, which would learn the batch twice; the plan of the next batch may be."""
+    files, lesson = Checkpoint(str(tmp_path)), Lesson(histogram=histogram_of(streams.zipf(20_000, 1_000, 1.5)))
+    first = TableLearner(files, skewless.partitioner("kip", 4))
+    assert not first.plan(0, 4).from_own_rows
+    plan = first.replan(0, lesson)
+    first.close()
+    replay = TableLearner(files, skewless.partitioner("kip", 4))
+    resumed = replay.plan(0, 4)
+    assert resumed.from_own_rows
+    assert isinstance(plan.router, RoutingTable)
+    assert isinstance(resumed.router, RoutingTable)
+    assert same(resumed.router, plan.router)
+    assert not replay.plan(1, 4).from_own_rows
+    replay.close()
+
+
+def test_a_partitioner_with_a_parameter_for_each_worker_plans_and_resumes(tmp_path: Path) -> None:
+    """Which partitioner made a plan is known without making one for another number of workers."""
+    files, lesson = Checkpoint(str(tmp_path)), Lesson(histogram=histogram_of(streams.zipf(20_000, 1_000, 1.0)))
+    for batch in range(2):
+        learner = TableLearner(files, Level(4, speeds=(1.0, 1.0, 1.0, 3.0)))
+        plan = learner.plan(batch, 4)
+        learner.learn(batch, lesson)
+        learner.close()
+    assert isinstance(plan.router, RoutingTable)
+    assert plan.reason.startswith("level")
+    loads = np.bincount(plan.router.route(streams.zipf(20_000, 1_000, 1.0)), minlength=4)
+    assert loads[3] > 2 * loads[:3].max()
+
+
 def test_a_snapshot_that_cannot_be_read_is_learned_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     files, keys = Checkpoint(str(tmp_path)), streams.zipf(20_000, 1_000, 1.5)
     learner = TableLearner(files, skewless.partitioner("kip", 4))
@@ -178,7 +208,6 @@ def test_a_snapshot_that_cannot_be_read_is_learned_anew(tmp_path: Path, caplog: 
     again = TableLearner(files, skewless.partitioner("kip", 4))
     resumed = again.plan(1, 4)
     assert "kip starts to learn anew" in caplog.text
-    assert not again.has_learned
     assert isinstance(plan.router, RoutingTable)
     assert isinstance(resumed.router, RoutingTable)
     assert same(resumed.router, plan.router)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ import pyarrow.fs as pafs
 import pytest
 
 from skewless.spark.streaming import lock
+from tests.faults.harm import kill, suspended
 
 pytestmark = pytest.mark.compiled
 
@@ -43,7 +43,7 @@ def owner(kind: str, directory: Path) -> Iterator[subprocess.Popen[str]]:
         try:
             yield process
         finally:
-            process.kill()
+            kill(process)
 
 
 @pytest.mark.parametrize("kind", LOCKED)
@@ -52,7 +52,7 @@ def test_the_second_is_refused_while_the_first_lives_and_not_when_it_is_dead(kin
     with owner(kind, tmp_path) as first:
         with pytest.raises(ValueError, match="another query is running on the checkpoint there: stop it first"):
             lock.hold(files, str(tmp_path), "there")
-        first.kill()
+        kill(first)
         first.wait()
         with closing(lock.hold(files, str(tmp_path), "there")) as held:
             held.check()
@@ -64,9 +64,9 @@ def test_the_second_is_refused_while_the_first_lives_and_not_when_it_is_dead(kin
 
 def test_an_owner_that_was_suspended_notices_that_another_took_over(tmp_path: Path) -> None:
     with owner("without", tmp_path) as first:
-        first.send_signal(signal.SIGSTOP)
-        with closing(lock.hold(LOCKED["without"](), str(tmp_path), "there")) as held:
-            first.send_signal(signal.SIGCONT)
+        with suspended(first.pid):
+            held = lock.hold(LOCKED["without"](), str(tmp_path), "there")
+        with closing(held):
             _, error = first.communicate("check\n", timeout=60)
             assert first.returncode == 1
             assert "another query is running on the checkpoint there" in error

@@ -76,3 +76,70 @@ def test_no_thread_is_left_after_stop(spark: SparkSession, tmp_path: Path) -> No
     query.stop()
     assert threads() == []
     query.stop()  # twice is the same as once
+
+
+@pytest.mark.parametrize("spark", ["classic"], indirect=True)
+def test_the_checkpoint_stays_locked_until_the_last_batch_has_ended(spark: SparkSession, tmp_path: Path) -> None:
+    """When a query is stopped, Spark does not wait for the function that `foreachBatch` calls."""
+    began, go_on = threading.Event(), threading.Event()
+
+    def emit(df: DataFrame, batch: int) -> None:
+        began.set()
+        go_on.wait(60)
+
+    checkpoint = str(tmp_path / "checkpoint")
+    query = counts(spark, tmp_path / "in", 1).start(emit, checkpoint)
+    assert began.wait(60)
+    stopping = threading.Thread(target=query.stop)
+    stopping.start()
+    while query.isActive:
+        sleep(0.05)
+    assert query.awaitTermination(1) is False  # although Spark's own query has ended
+    with pytest.raises(ValueError, match="another query is running"):
+        Checkpoint(checkpoint).lock()
+    go_on.set()
+    stopping.join(60)
+    assert threads() == []
+    Checkpoint(checkpoint).lock().close()
+
+
+@pytest.mark.parametrize("spark", ["classic"], indirect=True)
+def test_a_sink_may_stop_its_own_query(spark: SparkSession, tmp_path: Path) -> None:
+    queries: list[Any] = []
+    is_there = threading.Event()
+
+    def emit(df: DataFrame, batch: int) -> None:
+        is_there.wait(60)
+        queries[0].stop()
+
+    queries.append(counts(spark, tmp_path / "in", 1).start(emit, str(tmp_path / "checkpoint")))
+    is_there.set()
+    queries[0].awaitTermination(60)
+    assert threads() == []
+    Checkpoint(str(tmp_path / "checkpoint")).lock().close()
+
+
+def test_workers_are_rescaled_only_where_there_are_some(spark: SparkSession, tmp_path: Path) -> None:
+    """By default Spark counts rows itself; a query with a number of workers has them."""
+    events = read(spark, write(tmp_path / "in", BATCHES[:1]))
+    by_default = sl.stream(events, "k", time="ts").window("10 seconds").agg(n=sl.count())
+    query = by_default.start(str(tmp_path / "out"), str(tmp_path / "checkpoint"), available_now=True)
+    with pytest.raises(ValueError, match="no workers to rescale"):
+        query.rescale(3)
+    assert query.awaitTermination(300)
+    (record,) = query.recent()
+    assert record["workers"] is None
+    assert record["decision"].startswith("left to Spark")
+    asked = sl.stream(events, "k", time="ts", n_workers=3).window("10 seconds").agg(n=sl.count())
+    query = asked.start(str(tmp_path / "out of 3"), str(tmp_path / "checkpoint of 3"), available_now=True)
+    assert query.awaitTermination(300)
+    assert query.recent()[0]["workers"] == 3
+
+
+def test_what_is_refused_leaves_nothing_in_the_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    events = read(spark, write(tmp_path / "in", BATCHES[:1]))
+    job = sl.stream(events, "k", partitioner="pkg").applyInArrowWithState(lambda _k, rows, _s: rows, "n long", "n long")
+    with pytest.raises(ValueError, match="pkg splits keys"):
+        job.start(str(tmp_path / "out"), str(tmp_path / "checkpoint"))
+    assert not (tmp_path / "checkpoint").exists()
+    assert not (tmp_path / "out").exists()

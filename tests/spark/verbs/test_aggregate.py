@@ -59,8 +59,8 @@ def test_python_aggregates_fit_their_schemas_or_say_why_not(spark: SparkSession)
 
     assert rows(of(small)) == rows(df.groupBy("k").count())
     for partial, said in (
-        (lambda _: None, "returns a pyarrow Table, not NoneType"),
-        (lambda _: pa.table({"m": [1]}), "has columns \\['m'\\], not \\['n'\\]"),
+        (lambda _: None, "must return a pyarrow Table, not NoneType"),
+        (lambda _: pa.table({"m": [1]}), "must have columns \\['n'\\], not \\['m'\\]"),
         (lambda _: pa.table({"n": ["many"]}), "many"),
     ):
         with pytest.raises(Exception, match=said):

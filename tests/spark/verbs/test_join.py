@@ -180,9 +180,9 @@ def test_joins_refuse_what_they_cannot_do(spark: SparkSession) -> None:
         sl.join(df, df, "k", partitioner=sl.Exact("pkg"))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="the table is for 3 workers, not for 4"):
         sl.join(df, df, "k", partitioner=RoutingTable.hashed(3), n_workers=4)
-    with pytest.raises(ValueError, match="join is of two DataFrames: give the right one as `other`"):
+    with pytest.raises(ValueError, match="join takes two DataFrames: give the right one as `other`"):
         sl.explain(df, "k", operator="join")
-    with pytest.raises(ValueError, match="over is of one DataFrame: `other` is for cogroup and join"):
+    with pytest.raises(ValueError, match="over takes one DataFrame: `other` is for cogroup and join"):
         sl.explain(df, "k", operator="over", other=df)
 
 

@@ -38,15 +38,15 @@ def receive(
     keys split.
 
     spark: the session.
-    log: a directory that the driver and all executors can read; one for each query. Finished batches are deleted from
-        it. Its file `address` has the host and port of the receiver.
+    log: a directory that the driver and all executors can read, not shared by queries. Finished batches are
+        deleted from it. Its file `address` has the host and port of the receiver.
     key: the column to balance by: text, binary or a whole number.
     schema: the fields of a JSON object; without it, a record is a line of text in the column `value`.
-    port: to listen on; 0 takes a free one.
-    host: to listen on; by default only this machine can connect. Senders are not authenticated.
-    n_workers: blocks of a batch; by default as many as Spark runs tasks at a time.
-    most_rows: of a batch; no limit by default.
-    pending: bytes of the log that may wait for Spark; beyond, senders must wait.
+    port: the port to listen on; 0 takes a free one.
+    host: the address to listen on; by default only this machine can connect. Senders are not authenticated.
+    n_workers: how many blocks a batch has; by default as many as Spark runs tasks at a time.
+    most_rows: the most rows of a batch; no limit by default.
+    pending: bytes of the log that may wait for Spark; when there are more, senders wait, too.
 
     >>> import skewless.spark as sl
     >>> events = sl.receive(spark, "/tmp/log", key="user", schema="user long, amount double")  # doctest: +SKIP
@@ -79,7 +79,7 @@ def receive(
 
 
 def _check(schema: StructType, key: str) -> None:
-    """Raises ValueError for columns that cannot be read from JSON, and for keys of a type that has no hash here."""
+    """Raises ValueError for columns that cannot be read from JSON, and for a key of a type that cannot be hashed."""
     types = {field.name: field.dataType for field in schema.fields}
     require(key in types, f"there is no column {key!r} to balance by; there are {', '.join(types)}")
     key_type = types[key].simpleString()

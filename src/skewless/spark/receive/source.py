@@ -39,7 +39,7 @@ class ReceiverSource(DataSource):
 
 @dataclass
 class ReceiverReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the log. Spark makes it in several processes; the one it asks for offsets starts the receiver."""
+    """Reads the log. Spark makes it in several processes; the process that is asked for offsets starts the receiver."""
 
     log: str
     lines: LineFormat

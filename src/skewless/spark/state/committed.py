@@ -1,4 +1,4 @@
-"""What keyed state carries from batch to batch."""
+"""The state of a keyed-state query after a batch, as its commit stores it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class KeyedState:
 
     batch: int
     watermark: int
-    late: int  # the watermark before: rows of the next batch that are not after it are late, as in Spark
+    late: int  # the watermark before; rows of the next batch at or before it are late, as in Spark
     manifest: Manifest
     key: StructType
     state: StructType

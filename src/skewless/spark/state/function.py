@@ -19,7 +19,7 @@ from skewless.table import RoutingTable
 
 @dataclass(frozen=True, kw_only=True)
 class TaskInput:
-    """The rows of a batch, and the state that they meet."""
+    """The rows of a batch, and the state and settings of the tasks that handle them."""
 
     df: DataFrame  # the rows before they were routed
     key: StreamKey

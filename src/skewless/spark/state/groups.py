@@ -21,7 +21,7 @@ class Groups:
     """Rows by key: key number i has the rows from bounds[i] to bounds[i + 1]."""
 
     rows: pa.Table
-    positions: Positions  # one a key
+    positions: Positions  # one for each key
     texts: list[str]  # the keys, encoded by the store's key codec
     bounds: list[int]
 
@@ -29,8 +29,9 @@ class Groups:
     def of(
         cls, rows: pa.Table, position: str, keys: Sequence[str], store: StateStore, hidden: Sequence[str] = ()
     ) -> Groups:
-        """Groups rows that are sorted by the column of that name with the positions of keys.
+        """Groups rows that are sorted by the positions of their keys.
 
+        position: the name of the column with these positions.
         hidden: columns that the groups leave out.
         """
         positions = rows[position].to_numpy().view(np.uint64)
@@ -72,7 +73,7 @@ def to_pandas(rows: pa.Table) -> Any:
 def whole_runs(batches: Iterator[pa.RecordBatch], position: str) -> Iterator[pa.Table]:
     """Yields rows that are sorted by position in larger tables; all rows of a position are in the same table.
 
-    Rows without a position are dropped: they are there so that every worker gets at least one row.
+    Rows without a position are dropped: they only make sure that every task gets at least one row.
     """
     waiting: list[pa.RecordBatch] = []
     count = 0

@@ -9,18 +9,17 @@ from typing import NamedTuple
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from skewless.spark.plans import parallelism
+from skewless.spark.state.routing import task_count
 from skewless.spark.streaming.background import Background
 from skewless.spark.task_startup import quick_start
 from skewless.store import Manifest, Receipt, Segment, Share, StateStore, merge
 from skewless.table import RoutingTable
 
-IN_TURN = 4  # tasks that run one after the other in a slot: each costs Spark about 25 milliseconds
 _log = logging.getLogger("skewless")
 
 
 class MergedSegments(NamedTuple):
-    """Segments, and what their merged files are."""
+    """Segments, and the receipts of the files that they were merged into."""
 
     segments: Sequence[Segment]
     receipts: list[Receipt]
@@ -35,7 +34,7 @@ def merge_later(
 ) -> None:
     """Starts to merge the segments that are due, unless others are being merged.
 
-    table: says which worker merges what.
+    table: decides which worker merges what.
     """
     segments = manifest.due()
     if segments and not background.is_busy:
@@ -43,7 +42,7 @@ def merge_later(
 
 
 def with_merged(background: Background[MergedSegments], store: StateStore, manifest: Manifest) -> Manifest:
-    """Returns the manifest with the segments that have been merged meanwhile."""
+    """Returns the manifest, in which segments that were merged meanwhile are replaced."""
     if not background.is_done:
         return manifest
     try:
@@ -53,11 +52,6 @@ def with_merged(background: Background[MergedSegments], store: StateStore, manif
         # Nothing is lost: the segments are still there, and will be due again.
         _log.warning("segments of %s could not be merged, and will be tried again: %s", store.root, error)
         return manifest
-
-
-def task_count(spark: SparkSession, n_workers: int) -> int:
-    """Returns how many tasks work for so many workers: no more than the slots can take in turn."""
-    return min(n_workers, IN_TURN * parallelism(spark))
 
 
 def _merge(spark: SparkSession, store: StateStore, segments: Sequence[Segment], table: RoutingTable) -> MergedSegments:

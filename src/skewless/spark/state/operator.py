@@ -11,9 +11,9 @@ from pyspark.sql import DataFrame
 from skewless.spark.state.committed import KeyedState, manifests, store_of
 from skewless.spark.state.function import KeyFunction, TaskInput
 from skewless.spark.state.initial import initial_manifest
-from skewless.spark.state.merging import merge_later, task_count, with_merged
+from skewless.spark.state.merging import merge_later, with_merged
 from skewless.spark.state.reports import REPORTED, Reports
-from skewless.spark.state.routing import LateRows, RoutedRows
+from skewless.spark.state.routing import LateRows, RoutedRows, task_count
 from skewless.spark.streaming.background import Background
 from skewless.spark.streaming.checkpoint import Checkpoint
 from skewless.spark.streaming.operator import Batch, BatchResult
@@ -21,12 +21,12 @@ from skewless.spark.streaming.rows import EventTime, StreamKey
 from skewless.spark.streaming.times import EARLIEST, in_milliseconds
 from skewless.store import StateStore, discard, sweep
 
-SWEEP = 8  # batches between two searches for files that nothing needs
+SWEEP = 8  # batches between two searches for files that are not needed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stateful:
-    """A function of keys with state, as an operator of the engine. Times are microseconds, but for the user's."""
+    """A function with keyed state, as an operator of the engine. Times are microseconds, but users see milliseconds."""
 
     key: StreamKey
     function: KeyFunction
@@ -36,10 +36,9 @@ class Stateful:
     def keys(self) -> tuple[str, ...]:
         return self.key.columns
 
-    @property
-    def left_to_spark(self) -> bool:
-        """State is kept by routing tables, so that Spark cannot distribute the rows."""
-        return False
+    def is_routed(self, asked: bool) -> bool:
+        """State is kept where routing tables say, so that Spark cannot distribute the rows."""
+        return True
 
     def identity(self, df: DataFrame) -> dict[str, str]:
         return {
@@ -58,7 +57,6 @@ class Stateful:
         spark, key = df.sparkSession, self.key.stored(df)
         store = store_of(files, key, self.function.state)
         manifest = initial_manifest(files, store) if state is None else state.manifest
-        manifest = with_merged(batch.background, store, manifest)
         watermark = EARLIEST if state is None else state.watermark
         late = EARLIEST if state is None or self.function.timeout != "EventTimeTimeout" else state.late
         tasks, now = task_count(spark, table.n_workers), self._begun(batch, store)
@@ -77,6 +75,7 @@ class Stateful:
         task = self.function.task(given, now, max(watermark // 1000, 0))
         reports = Reports(routed.rows.mapInArrow(task, REPORTED), table.n_workers)
         manifest = manifest.committed(store, batch.number, reports.receipts)
+        manifest = with_merged(batch.background, store, manifest)
         merge_later(batch.background, spark, store, manifest, table)
         facts = routed.facts()
         after = KeyedState(
@@ -116,7 +115,7 @@ class Stateful:
         return max(before, (latest - self.time.delay) // 1000 * 1000)  # Spark's watermark has milliseconds
 
     def _begun(self, batch: Batch[KeyedState], store: StateStore) -> int:
-        """Returns the time of a batch, which a replay finds again; what the first attempt wrote is then deleted."""
+        """Returns the time of a batch; a replay has the same, and first deletes what the earlier attempt wrote."""
         name = f"times/{batch.number}.json"
         saved = batch.files.read(name)
         if saved is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from skewless.arguments import require
-from skewless.filesystem import resolve, write_errors_name
+from skewless.filesystem import naming_write_errors, resolve
 
 
 class Results:
@@ -77,17 +78,23 @@ class OutputFile:
         """Appends rows."""
         if rows.num_rows == 0:
             return
-        with write_errors_name(f"{self._directory}/{self._name}"):
+        with naming_write_errors(f"{self._directory}/{self._name}"):
             if self._writer is None:
                 filesystem, path = resolve(self._directory)
                 filesystem.create_dir(path, recursive=True)
                 self._writer = pq.ParquetWriter(f"{path}/{self._name}", self._schema, filesystem=filesystem)
             self._writer.write_table(rows)
 
+    def abandon(self) -> None:
+        """Closes the file if the task failed before it was complete; nothing will read it."""
+        if self._writer is not None:
+            with suppress(OSError):  # the error of the task tells more
+                self._writer.close()
+
     def close(self) -> str | None:
         """Completes the file and returns its path; None if there were no rows."""
         if self._writer is None:
             return None
-        with write_errors_name(f"{self._directory}/{self._name}"):
+        with naming_write_errors(f"{self._directory}/{self._name}"):
             self._writer.close()
         return f"{self._directory}/{self._name}"

@@ -16,7 +16,7 @@ from skewless.spark.state.committed import KeyedState
 from skewless.spark.streaming.checkpoint import Checkpoint
 from skewless.spark.streaming.commit import name_of, read_commit
 from skewless.store import Share, entries
-from skewless.store.files import POSITION
+from skewless.store.files import POSITION_COLUMN
 from skewless.table import RoutingTable
 
 
@@ -47,7 +47,7 @@ def read_state(spark: SparkSession, checkpoint: str, batch: int | None = None) -
         for batch in batches:
             for part in batch["id"].to_pylist():
                 rows = entries(store, manifest, Share.of(table, part))
-                yield from rows.drop_columns([POSITION]).combine_chunks().to_batches()
+                yield from rows.drop_columns([POSITION_COLUMN]).combine_chunks().to_batches()
 
     fields = [
         StructField("key", nullable(committed.key)),

@@ -26,7 +26,7 @@ class Reports:
         rows = tasks.toArrow().to_pylist()
         reports = {report["worker"]: report for report in rows}
         complete = len(rows) == n_workers and sorted(reports) == list(range(n_workers))
-        require(complete, f"each of {n_workers} workers reports once, but there are {len(rows)} reports")
+        require(complete, f"each of {n_workers} workers must report once, but there are {len(rows)} reports")
         self._reports: list[dict[str, Any]] = [reports[number] for number in range(n_workers)]
 
     @property

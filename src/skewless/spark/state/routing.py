@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from skewless.spark.keys import column, hashing, quoted, unused
+from skewless.spark.plans import parallelism
 from skewless.spark.profile import observed
 from skewless.spark.route import WORKER, position_sql, worker
 from skewless.spark.state.task import POSITION
@@ -16,6 +17,8 @@ from skewless.spark.streaming.rows import EventTime, StreamKey
 from skewless.spark.streaming.times import EARLIEST
 from skewless.store import Share
 from skewless.table import RoutingTable
+
+IN_TURN = 4  # tasks that run one after the other in a slot: each costs Spark about 25 milliseconds
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class RoutedRows:
 
     @classmethod
     def of(cls, df: DataFrame, table: RoutingTable, tasks: int, key: StreamKey, late: LateRows) -> RoutedRows:
-        """Routes rows to so many tasks, but for those that are too late."""
+        """Routes rows to this many tasks, without the rows that are late."""
         Share.of(table, 0)  # refuses split keys
         seen = Observation()
         (position, number), key_hash = unused(df, POSITION, WORKER), hashing(df, key.columns)
@@ -61,3 +64,8 @@ class LateRows:
         late = F.lit(False) if self.until == EARLIEST else F.coalesce(at <= self.until, F.lit(False))
         rows = df.observe(seen, F.count_if(late).alias("late"), F.max(at).alias("latest"))
         return rows if self.until == EARLIEST else rows.where(~late)
+
+
+def task_count(spark: SparkSession, n_workers: int) -> int:
+    """Returns the number of tasks for this many workers: at most `IN_TURN` for each task slot."""
+    return min(n_workers, IN_TURN * parallelism(spark))

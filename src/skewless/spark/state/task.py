@@ -88,8 +88,8 @@ class Task:
         number = TaskContext.get().partitionId()  # type: ignore[union-attr]  # not None in a task
         function = self.function
         running = function.running() if isinstance(function, FunctionWithSetup) else nullcontext(function)
-        with ExitStack() as hot_copies, running as call:
-            works = [self._start(worker, hot_copies) for worker in range(number, self.table.n_workers, self.n_tasks)]
+        with ExitStack() as opened, running as call:
+            works = [self._start(worker, opened) for worker in range(number, self.table.n_workers, self.n_tasks)]
             for chunk in whole_runs(batches, self.columns.position):
                 positions, n_rows = chunk[self.columns.position].to_numpy().view(np.uint64), 0
                 for work in works:
@@ -102,14 +102,16 @@ class Task:
             reports = [self._finish(call, work) for work in works]
         yield pa.RecordBatch.from_pylist(reports, REPORT)
 
-    def _start(self, worker: int, hot_copies: ExitStack) -> Work:
+    def _start(self, worker: int, opened: ExitStack) -> Work:
         share, directory = Share.of(self.table, worker), local_directory(self.hot_copies, worker)
+        output = OutputFile(self.output_directory, worker, self.columns.output)
+        opened.callback(output.abandon)
         return Work(
             worker=worker,
             share=share,
-            copy=hot_copies.enter_context(open_hot_copy(directory, worker, self.store, self.manifest, share)),
+            copy=opened.enter_context(open_hot_copy(directory, worker, self.store, self.manifest, share)),
             changes=Changes(self.store),
-            output=OutputFile(self.output_directory, worker, self.columns.output),
+            output=output,
         )
 
     def _handle_rows(self, function: Function, rows: pa.Table, work: Work) -> None:

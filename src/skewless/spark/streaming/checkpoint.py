@@ -11,8 +11,8 @@ import pyarrow.fs as pafs
 import xxhash
 from pyspark.sql import DataFrame
 
-from skewless.arguments import require
-from skewless.filesystem import resolve, write_atomically, write_errors_name
+from skewless.arguments import require, require_format
+from skewless.filesystem import naming_write_errors, resolve, write_atomically
 from skewless.spark.streaming.lock import Held, hold
 
 FORMAT = 3
@@ -82,11 +82,10 @@ class Checkpoint:
         saved = self.read("query.json")
         if saved is None:
             leftover = self.numbered("commits")
-            require(not leftover, f"{self.path('query.json')} is missing, but there are {len(leftover)} commits")
+            require(not leftover, f"{len(leftover)} commits lack their {self.path('query.json')}: restore that file")
             saved = {"format": FORMAT, "id": uuid4().hex, "identity": dict(identity)}
             self.write("query.json", saved)
-        version = saved["format"]
-        require(version == FORMAT, f"{self.directory} has format {version}; this version of skewless reads {FORMAT}")
+        require_format(self.directory, saved["format"], FORMAT)
         before = saved["identity"]
         changed = [
             f"{name} was {before.get(name, 'not there')}, and is {identity.get(name, 'not there')} now"
@@ -117,7 +116,7 @@ class Checkpoint:
         if (self._files.get_file_info(path).size or 0) > 2 * KEPT * _LENGTH:
             lines = [json.dumps(line, separators=(",", ":")).encode() for line in self.records()[-KEPT:]]
             write_atomically(self._files, path, b"\n".join(lines))
-        with write_errors_name(path):
+        with naming_write_errors(path):
             self._files.create_dir(self._root, recursive=True)
             with self._files.open_append_stream(path) as file:
                 file.write(b"\n" + line)  # the line before may be incomplete

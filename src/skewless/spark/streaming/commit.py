@@ -1,4 +1,4 @@
-"""The commit of a batch: all that the next one starts from, in one file."""
+"""The commit of a batch: everything that the next batch starts from, in one file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
 
 from skewless import elastic
-from skewless.arguments import require
+from skewless.arguments import require, require_format
 from skewless.spark.streaming.checkpoint import Checkpoint
 from skewless.spark.streaming.operator import OperatorState
 
@@ -17,12 +17,17 @@ S = TypeVar("S", bound=OperatorState)
 
 @dataclass(frozen=True, kw_only=True)
 class Commit(Generic[S]):
-    """What a batch leaves; written as commits/<batch>.json after the sink has its output."""
+    """What the next batch starts from; written as commits/<batch>.json after the sink has its output."""
 
     state: S  # of the operator
     scale: elastic.Scale | None  # for the elastic rule; None: the number of workers is fixed
     record: dict[str, Any]  # for people: see Query.recent
     format: int = FORMAT
+
+    @property
+    def rows(self) -> int:
+        """The rows of the batch; about as many come in the next one."""
+        return int(self.record["rows"])
 
     def to_json(self) -> dict[str, Any]:
         scale = None if self.scale is None else asdict(self.scale)
@@ -31,7 +36,7 @@ class Commit(Generic[S]):
     @classmethod
     def from_json(cls, content: dict[str, Any], restored: Callable[[dict[str, Any]], S]) -> Commit[S]:
         version, scale = content.get("format", 1), content["scale"]
-        require(version == FORMAT, f"this commit has format {version}; this version of skewless reads {FORMAT}")
+        require_format("this commit", version, FORMAT)
         if scale is not None:
             scale = elastic.Scale(
                 **{**scale, "recent": tuple(elastic.BatchStatistics(**batch) for batch in scale["recent"])}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from threading import RLock, get_ident
 from time import perf_counter, time
 from typing import Any, TypeAlias
 
@@ -16,14 +17,14 @@ from skewless.spark.streaming.checkpoint import Checkpoint
 from skewless.spark.streaming.commit import Commit, read_commit
 from skewless.spark.streaming.learner import Lesson, Plan
 from skewless.spark.streaming.operator import Batch, BatchResult, Operator
-from skewless.spark.streaming.running import Routing, RunningQuery
+from skewless.spark.streaming.running import RunningQuery, StreamRouting
 from skewless.spark.streaming.scaling import Scaling
 from skewless.spark.streaming.sink import emit
 from skewless.table import RoutingTable
 
 Sink: TypeAlias = Callable[[DataFrame, int], object] | str
-COMMITS = 10  # that are kept, for `read_state` and for debugging
-OBSERVED = 50_000  # rows of a batch whose keys are counted while it runs: there will be more batches
+COMMITS = 10  # how many are kept, for `read_state` and for debugging
+OBSERVED = 50_000  # rows of a batch whose keys are counted while it runs: later batches add more
 _KEPT = (("commits", COMMITS), ("tables", 1), ("sources", 1))  # files by batch, and how many
 
 
@@ -42,28 +43,53 @@ class Engine:
     directory: str
     operator: Operator[Any]
     sink: Sink
-    routing: Routing
+    routing: StreamRouting
     scaling: Scaling
     _running: RunningQuery | None = field(default=None, init=False, repr=False)
+    _busy: RLock = field(default_factory=RLock, init=False, repr=False)  # held while a batch runs
+    _thread: int | None = field(default=None, init=False, repr=False)  # that runs a batch
 
     def __call__(self, df: DataFrame, batch: int) -> None:
+        with self._busy:
+            self._thread = get_ident()
+            try:
+                self._process(df, batch)
+            finally:
+                self._thread = None
+
+    @property
+    def is_in_batch(self) -> bool:
+        """Whether this thread is running a batch."""
+        return self._thread == get_ident()
+
+    def _process(self, df: DataFrame, batch: int) -> None:
         try:
             if self._running is None:
                 self._running = RunningQuery(self.directory, self.routing)
             if batch > self._running.committed:
                 self._run(self._running, df, batch)
-        except BaseException:
-            self.release()  # Spark ends the query, and the user may start it again at once
+        except BaseException as failure:
+            try:
+                self.release()  # Spark ends the query, and the user may start it again at once
+            except Exception as error:  # such as a filesystem that is gone; the first error tells more
+                failure.add_note(f"afterwards, the checkpoint could not be released: {error}")
             raise
 
     def release(self) -> None:
-        """Ends the threads of the query and unlocks its checkpoint."""
-        if self._running is not None:
-            self._running.close()
-            self._running = None
+        """Waits for a batch that is running, ends the threads of the query and unlocks its checkpoint.
+
+        Spark does not wait for the batch: when the query is stopped, it only stops to listen to Python.
+        """
+        with self._busy:
+            running, self._running = self._running, None
+            if running is not None:
+                running.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_running": None}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_running", "_busy", "_thread")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _running=None, _busy=RLock(), _thread=None)
 
     def _run(self, running: RunningQuery, df: DataFrame, number: int) -> None:
         files, began = running.files, perf_counter()
@@ -95,6 +121,7 @@ class Engine:
         }
         about = {"batch": number, "at": round(time(), 3), "scaling": scale.reason if scale else "", "seconds": seconds}
         record = {**about, **_balance(result.record.get("loads")), **_routing(plan), **result.record}
+        running.lock.check()  # again: the sink may have taken long
         Commit(state=result.state, scale=scale, record=record).write(files, number)
         running.committed = number
         files.record(record)
@@ -115,7 +142,8 @@ class Engine:
             n_workers = last.scale.mappers
         plan = learner.plan(number, self.scaling.within(n_workers))
         statistics = self.routing.statistics
-        if learner.plans_from_rows and (statistics != "last" or number == 0):
+        is_planned_so = plan.from_own_rows or not learner.plans_from_rows  # by an earlier attempt
+        if not is_planned_so and (statistics != "last" or number == 0):
             share = statistics if isinstance(statistics, float) else 1.0
             measured = profile(df, *self.operator.keys, sample=share)
             if measured.rows:
@@ -126,7 +154,7 @@ class Engine:
         """Returns the share of rows whose keys the operator is to count, to plan the next batch by."""
         if plan is None or not isinstance(plan.router, RoutingTable) or self.routing.statistics != "last":
             return 0.0
-        return 1.0 if last is None else min(1.0, OBSERVED / max(last.record["rows"], 1))
+        return 1.0 if last is None else min(1.0, OBSERVED / max(last.rows, 1))
 
     def _scaled(
         self, last: Commit[Any] | None, result: BatchResult[Any], plan: Plan | None, seconds: float
@@ -151,10 +179,9 @@ class Engine:
 
 
 def _routing(plan: Plan | None) -> dict[str, Any]:
-    """Returns what the record of a batch says of its routing."""
+    """Returns the fields of a batch's record about its routing."""
     if plan is None:
-        reason = "left to Spark: it combines rows before it sends them"
-        return {"workers": None, "hot_keys": None, "moved": 0.0, "decision": reason}
+        return {"workers": None, "hot_keys": None, "moved": 0.0}  # the operator says what was decided
     hot_keys = plan.router.keys.size if isinstance(plan.router, RoutingTable) else None
     return {"workers": plan.router.n_workers, "hot_keys": hot_keys, "moved": plan.moved, "decision": plan.reason}
 

@@ -15,13 +15,12 @@ from skewless.histogram import Histogram
 from skewless.spark.grids import Counted, Grids, JoinCosts, gridded
 from skewless.spark.keys import any_null, column, hashed, unused
 from skewless.spark.profile import frequencies, histogram, observed
-from skewless.spark.route import WORKER
 from skewless.spark.streaming.background import Background
 from skewless.spark.streaming.checkpoint import Checkpoint, write_rows
 from skewless.spark.streaming.operator import Batch, BatchResult
 from skewless.spark.streaming.rows import EventTime, StreamKey
 from skewless.spark.streaming.times import EARLIEST, in_milliseconds
-from skewless.spark.verbs.join import routed_side
+from skewless.spark.verbs.join import joined
 
 SIDES = ("left", "right")  # columns of the two streams in one, and the directories of their rows
 HOTTEST = 1000  # keys of a side that a commit remembers
@@ -29,11 +28,11 @@ _NEW = "new in batch"
 
 
 class Waiting(NamedTuple):
-    """Rows of one side on disk that later rows may match."""
+    """A directory of rows of one side that later rows may match."""
 
     side: str
     batch: int
-    first: int  # time, in microseconds
+    first: int  # the first time of its rows, in microseconds
     last: int
 
 
@@ -41,7 +40,7 @@ class Waiting(NamedTuple):
 class IntervalState:
     """What an interval join carries from batch to batch."""
 
-    latest: tuple[int, int] = (EARLIEST, EARLIEST)  # time seen on each side
+    latest: tuple[int, int] = (EARLIEST, EARLIEST)  # the latest time seen on each side
     waiting: tuple[Waiting, ...] = ()
     histograms: tuple[Histogram, Histogram] | None = None  # of the last batch in which both sides had rows
 
@@ -82,10 +81,9 @@ class Intervals:
     def keys(self) -> tuple[str, ...]:
         return self.key.columns
 
-    @property
-    def left_to_spark(self) -> bool:
+    def is_routed(self, asked: bool) -> bool:
         """The join spreads hot keys itself, over grids of workers."""
-        return True
+        return False
 
     @property
     def delay(self) -> int:
@@ -113,7 +111,9 @@ class Intervals:
             if facts.get("first") is not None:
                 waiting = (*waiting, Waiting(side, batch.number, facts["first"], facts["last"]))
         histograms = _hottest(histogram(left)), _hottest(histogram(right))
-        output = self._matches(batch, waiting, state.histograms or histograms)
+        grids = self._grids(state.histograms or histograms)
+        output = self._matches(batch, waiting, grids)
+        decision = "left to Spark: no key is hot enough" if grids is None else f"{grids.keys.size} hot keys on grids"
         latest = _later(state.latest[0], left.get("latest")), _later(state.latest[1], right.get("latest"))
         after = IntervalState(
             latest=latest,
@@ -125,7 +125,7 @@ class Intervals:
             "rows": left.get("everything", 0) + right.get("everything", 0),
             "late": left.get("late", 0) + right.get("late", 0),
             "watermark": in_milliseconds(watermark),
-            "decision": f"joined on {self.n_workers} workers",
+            "decision": decision,
         }
         needed = tuple(entry for entry in waiting if self._is_needed(entry, watermark))
         return BatchResult(state=replace(after, waiting=needed), output=output, record=record)
@@ -155,12 +155,12 @@ class Intervals:
         return rows.where(on_time).drop(at, key)
 
     def _is_needed(self, entry: Waiting, watermark: int) -> bool:
-        """Returns whether later rows may match one of these; their times are at least the watermark."""
+        """Returns whether later rows, whose times are at least the watermark, may match rows of this directory."""
         until = self.most if entry.side == "left" else -self.least
         return entry.last + until >= watermark
 
     def _matches(
-        self, batch: Batch[IntervalState], waiting: Sequence[Waiting], histograms: tuple[Histogram, Histogram]
+        self, batch: Batch[IntervalState], waiting: Sequence[Waiting], grids: Grids | None
     ) -> DataFrame | None:
         """Returns the pairs of which this batch brought at least one row."""
         has_new = any(entry.batch == batch.number for entry in waiting)
@@ -169,7 +169,7 @@ class Intervals:
         left, right = (self._side(batch, waiting, number) for number in range(2))
         apart = column("right time") - column("left time")
         near = (apart >= F.lit(self.least)) & (apart <= F.lit(self.most))
-        pairs = self._joined(left, right, histograms)
+        pairs = left.join(right, list(self.keys)) if grids is None else joined(left, right, self.keys, "inner", grids)
         pairs = pairs.where(near & (column(f"left {_NEW}") | column(f"right {_NEW}")))
         return pairs.drop(*(f"{side} {what}" for side in SIDES for what in (_NEW, "time")), *self.key.added)
 
@@ -185,19 +185,10 @@ class Intervals:
         rows = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
         return rows.select("*", self.times[number].micros.alias(f"{side} time"))
 
-    def _joined(self, left: DataFrame, right: DataFrame, histograms: tuple[Histogram, Histogram]) -> DataFrame:
+    def _grids(self, histograms: tuple[Histogram, Histogram]) -> Grids | None:
         # Counts by `observe` may be too high after a failed attempt; they decide where rows go, not which pairs match.
-        of_left, of_right = (Counted(side, 0.0) for side in histograms)
-        grids = gridded(JoinCosts.of((of_left, of_right), "inner"), "inner", self.n_workers)
-        if grids is None:
-            return left.join(right, list(self.keys), "inner")
-        return _joined_on_grids(left, right, self.keys, grids)
-
-
-def _joined_on_grids(left: DataFrame, right: DataFrame, keys: tuple[str, ...], grids: Grids) -> DataFrame:
-    (name,) = unused(left.join(right, list(keys)), WORKER)
-    sides = [routed_side(side, keys, grids, name, is_left) for side, is_left in ((left, True), (right, False))]
-    return sides[0].join(sides[1], [*keys, name], "inner").drop(name)
+        of_left, of_right = (Counted(side) for side in histograms)
+        return gridded(JoinCosts.of((of_left, of_right), "inner"), "inner", self.n_workers)
 
 
 def _later(before: int, latest: int | None) -> int:

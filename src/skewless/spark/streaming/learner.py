@@ -1,10 +1,10 @@
-"""Plans the routing table of the next batch from what the last one was like, in the background."""
+"""Plans the routing table of the next batch from the keys of the last one, in the background."""
 
 from __future__ import annotations
 
 import logging
 from base64 import b64decode, b64encode
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -29,11 +29,12 @@ class Plan:
     reason: str
     moved: float = 0.0  # the share of rows that go to another worker than by the previous table
     seconds: float = 0.0  # that planning took
+    from_own_rows: bool = False  # whether it was made from the rows of its own batch
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lesson:
-    """What there is to learn from a batch."""
+    """What a learner learns from a batch."""
 
     histogram: Histogram | None = None
     sources: Sources | None = None  # what sources have learned, where they route rows themselves
@@ -54,11 +55,11 @@ class Learner(Protocol):
         ...
 
     def replan(self, batch: int, lesson: Lesson) -> Plan:
-        """Returns a better plan for a batch, from its own keys."""
+        """Returns a better plan for a batch, from its own keys; once, so that a replay follows it as well."""
         ...
 
     def learn(self, batch: int, lesson: Lesson) -> None:
-        """Starts to plan the next batch in the background, from what this one was like."""
+        """Starts to plan the next batch in the background, from what was seen in this one."""
         ...
 
     def close(self) -> None: ...
@@ -68,8 +69,8 @@ class TableLearner:
     """Keeps a partitioner and its plans in the files of a checkpoint.
 
     The plan for batch b is tables/b.json. The same file has the partitioner's snapshot at that time, so that the two
-    always fit, and it is written before it is used, so that a replay goes by the same plan. A routing table instead of
-    a partitioner is used unchanged.
+    always fit, and it is written before it is used, so that a replay follows the same plan. If the planner is a routing
+    table, every batch uses it unchanged.
     """
 
     def __init__(self, files: Checkpoint, planner: Partitioner[Any, Any] | RoutingTable) -> None:
@@ -77,7 +78,6 @@ class TableLearner:
         self._planner = planner
         self._background: Background[Plan] = Background("skewless-plan")
         self._planned = -1  # the batch of the last plan
-        self.has_learned = False
         self._plan = Plan(RoutingTable.hashed(planner.n_workers), "hashed: no batch has been seen yet")
         self._previous = RoutingTable.hashed(planner.n_workers)  # the table before the current one
 
@@ -90,7 +90,7 @@ class TableLearner:
         return isinstance(self._planner, Partitioner)
 
     def plan(self, batch: int, n_workers: int) -> Plan:
-        """Returns the plan made in the background since the last batch, or one from a file, or a first one."""
+        """Returns the plan that was made in the background, or else the saved plan, or else a first plan."""
         if self._background.is_busy:
             self._plan = self._background.result()
         if self._planned != batch:
@@ -106,7 +106,7 @@ class TableLearner:
         return self._plan
 
     def replan(self, batch: int, lesson: Lesson) -> Plan:
-        self._plan = self._learned(batch, lesson)
+        self._plan = self._learned(batch, lesson, from_own_rows=True)
         return self._plan
 
     def learn(self, batch: int, lesson: Lesson) -> None:
@@ -125,9 +125,8 @@ class TableLearner:
         assert isinstance(self._plan.router, RoutingTable)
         return self._plan.router
 
-    def _learned(self, batch: int, lesson: Lesson) -> Plan:
+    def _learned(self, batch: int, lesson: Lesson, from_own_rows: bool = False) -> Plan:
         began = perf_counter()
-        self.has_learned = True
         p, old, histogram = self._planner, self._table, lesson.histogram
         assert isinstance(p, Partitioner)
         assert histogram is not None
@@ -136,12 +135,13 @@ class TableLearner:
         self._previous = old
         table = replace(p.learn(histogram, seed=p.seed + batch), version=batch)
         moved = _moved(old, table, histogram)
-        return self._written(batch, Plan(table, _reason(p, table, histogram), moved, perf_counter() - began))
+        seconds = perf_counter() - began
+        return self._written(batch, Plan(table, _reason(p, table, histogram), moved, seconds, from_own_rows))
 
     def _written(self, batch: int, plan: Plan) -> Plan:
         p = self._planner
         snapshot = to_bytes(p.snapshot()) if isinstance(p, Partitioner) else None
-        saved = SavedPlan(owner=self._owner(), has_learned=self.has_learned, plan=plan, snapshot=snapshot)
+        saved = SavedPlan(owner=self._owner(), plan=plan, snapshot=snapshot)
         self._files.write(f"tables/{batch}.json", saved.to_json())
         return plan
 
@@ -155,7 +155,7 @@ class TableLearner:
             assert isinstance(saved.plan.router, RoutingTable)
             if saved.owner == self._owner():
                 self._restore(saved, saved.plan.router.n_workers)
-                return saved.plan if number == batch else self._written(batch, saved.plan)
+                return saved.plan if number == batch else self._written(batch, replace(saved.plan, from_own_rows=False))
             p = self._planner
             table = p if isinstance(p, RoutingTable) else RoutingTable.hashed(p.n_workers)
             plan = Plan(table, f"{self.name} from now on", _moved(saved.plan.router, table))
@@ -168,17 +168,22 @@ class TableLearner:
         """Restores the partitioner as it was when the plan was made, for as many workers as the plan has."""
         if not isinstance(self._planner, Partitioner) or saved.snapshot is None:
             return
-        p = self._planner = replace(self._planner, n_workers=n_workers)
+        if self._planner.n_workers != n_workers:
+            self._planner = self._planner.resized(n_workers)
+        p = self._planner
         try:
             p.restore(from_bytes(type(p.snapshot()), saved.snapshot))
-            self.has_learned = saved.has_learned
         except ValueError as error:
             _log.warning("%s starts to learn anew: its saved snapshot cannot be read (%s)", p.name, error)
 
     def _owner(self) -> str:
-        """Returns what identifies a partitioner; the number of workers may change."""
+        """Returns a text that identifies the partitioner, whatever its number of workers."""
         p = self._planner
-        return self.name if isinstance(p, RoutingTable) else repr(replace(p, n_workers=1))
+        if isinstance(p, RoutingTable):
+            return self.name
+        shown = {parameter.name: getattr(p, parameter.name) for parameter in fields(p) if parameter.repr}
+        values = ", ".join(f"{name}={value!r}" for name, value in {**shown, "n_workers": 1}.items())
+        return f"{type(p).__qualname__}({values})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +191,6 @@ class SavedPlan:
     """The content of tables/<batch>.json."""
 
     owner: str  # the partitioner that made the plan
-    has_learned: bool  # from at least one batch
     plan: Plan
     snapshot: bytes | None  # of the partitioner; None: a table was given
 
@@ -194,10 +198,10 @@ class SavedPlan:
         assert isinstance(self.plan.router, RoutingTable)
         return {
             "by": self.owner,
-            "ignorant": not self.has_learned,
             "reason": self.plan.reason,
             "moved": self.plan.moved,
             "seconds": self.plan.seconds,
+            "from_own_rows": self.plan.from_own_rows,
             "table": self.plan.router.to_json(),
             "learned": None if self.snapshot is None else b64encode(self.snapshot).decode(),
         }
@@ -207,8 +211,13 @@ class SavedPlan:
         table, snapshot = RoutingTable.from_json(content["table"]), content["learned"]
         return cls(
             owner=content["by"],
-            has_learned=not content["ignorant"],
-            plan=Plan(table, content["reason"], content["moved"], content["seconds"]),
+            plan=Plan(
+                router=table,
+                reason=content["reason"],
+                moved=content["moved"],
+                seconds=content["seconds"],
+                from_own_rows=content.get("from_own_rows", False),  # older files lack it
+            ),
             snapshot=None if snapshot is None else b64decode(snapshot),
         )
 

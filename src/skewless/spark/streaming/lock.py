@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -12,12 +11,12 @@ from uuid import uuid4
 
 import pyarrow.fs as pafs
 
-from skewless.filesystem import write_errors_name
+from skewless.filesystem import lock_file, naming_write_errors
 
 PATIENCE = 3.0  # seconds to wait for a lock: over Connect, the process of a query outlives it a little
 BEAT = 1.0  # seconds between two heartbeats of an owner
 LAPSE = 6 * BEAT  # seconds without a heartbeat after which an owner is taken for dead
-SETTLE = BEAT / 2  # seconds after which the first of two that took a free lock at once sees the other's name
+SETTLE = BEAT / 2  # seconds to wait for another query that takes the free lock at the same time
 
 
 class Held(Protocol):
@@ -36,7 +35,7 @@ def hold(files: pafs.FileSystem, root: str, directory: str) -> Held:
     root: the path of the directory on `files`.
     directory: its name for the error message.
     """
-    with write_errors_name(root):
+    with naming_write_errors(root):
         files.create_dir(root, recursive=True)
     if isinstance(files, pafs.LocalFileSystem):
         return _Locked(Path(root, "lock"), directory)
@@ -47,22 +46,13 @@ class _Locked:
     """A lock on a local file, which the operating system releases when the process ends."""
 
     def __init__(self, path: Path, directory: str) -> None:
-        with write_errors_name(str(path)):
-            self._file = path.open("a")
-        until = monotonic() + PATIENCE
-        while True:
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                if monotonic() > until:
-                    self._file.close()
-                    raise _taken(directory) from None
-                sleep(0.05)
-            else:
-                return
+        file = lock_file(path, PATIENCE)
+        if file is None:
+            raise _taken(directory)
+        self._file = file
 
     def check(self) -> None:
-        pass  # the operating system gives it to nobody else
+        pass  # the operating system gives the lock to no other query
 
     def close(self) -> None:
         self._file.close()
@@ -118,7 +108,7 @@ class Lease:
         return (self._read() or b"").startswith(self._name)
 
     def _read(self) -> bytes | None:
-        """Returns None if there is no owner; a part of the content while it is being written."""
+        """Returns the content, possibly only a part while it is being written; None if there is no owner."""
         try:
             with self._files.open_input_file(self._path) as file:
                 return bytes(file.read())
@@ -127,7 +117,7 @@ class Lease:
 
     def _write(self) -> None:
         self._beats += 1
-        with write_errors_name(self._path), self._files.open_output_stream(self._path) as file:
+        with naming_write_errors(self._path), self._files.open_output_stream(self._path) as file:
             file.write(self._name + b" %d" % self._beats)
 
 

@@ -55,22 +55,24 @@ class BatchResult(Generic[S]):
 
 
 class Operator(Protocol[S]):
-    """What a stream does with each batch. It is pickled over Connect, so that all that lasts is in files."""
+    """What a stream does with each batch. Over Connect it is pickled, so whatever must last is in files."""
 
     @property
     def keys(self) -> tuple[str, ...]: ...
 
-    @property
-    def left_to_spark(self) -> bool:
-        """Whether hot keys do no harm, so that "auto" routes nothing."""
+    def is_routed(self, asked: bool) -> bool:
+        """Returns whether the engine routes rows to workers.
+
+        asked: the user names a partitioner or a number of workers.
+        """
         ...
 
     def identity(self, df: DataFrame) -> dict[str, str]:
-        """Returns what must not change while a checkpoint is in use."""
+        """Returns the properties that must not change while a checkpoint is in use."""
         ...
 
     def restored(self, state: dict[str, Any]) -> S:
-        """Reads the state that a commit has as JSON."""
+        """Restores the state from the JSON in a commit."""
         ...
 
     def run(self, batch: Batch[S]) -> BatchResult[S]:

@@ -21,11 +21,12 @@ def interval_job(left: KeyedRows, right: KeyedRows | object, earliest: str, late
     if left.time is None or right.time is None:
         raise ValueError('both streams need the time of rows: sl.stream(..., time="ts")')
     keys = [[(field.name, field.dataType) for field in fields_of(side.df, side.keys)] for side in (left, right)]
-    require(keys[0] == keys[1], f"both streams have the same key, not {keys[0]} and {keys[1]}")
+    require(keys[0] == keys[1], f"both streams must have the same key, not {keys[0]} and {keys[1]}")
     shared = sorted((set(left.df.columns) & set(right.df.columns)) - set(left.keys))
     require(not shared, f"both streams have columns {', '.join(shared)}: rename them in one")
     by_default = left.partitioner == right.partitioner == "auto"
     require(by_default, "a join routes its keys itself: leave the partitioner out")
+    require(left.statistics == right.statistics == "last", "a join plans by its last batch: leave statistics out")
     least, most = duration("earliest", earliest, signed=True), duration("latest", latest, signed=True)
     require(least <= most, f"earliest is at most latest, not {earliest} and {latest}")
     same = right.n_workers in (None, left.n_workers)
@@ -41,5 +42,5 @@ def interval_job(left: KeyedRows, right: KeyedRows | object, earliest: str, late
         most=most,
         n_workers=n_workers,
     )
-    check_splitting(left.df)
+    check_splitting(left.df, "spreading the rows of hot keys in a join")
     return Job(replace(left, df=both_sides(left.df, right.df)), operator, split=True)

@@ -25,7 +25,7 @@ _HASH = "hash of key"
 
 @dataclass(frozen=True)
 class PaneStates:
-    """The states of a batch. Their methods answer once the states have been written."""
+    """The states of a batch. The methods must be called after the states have been written."""
 
     states: DataFrame
     seen: Observation
@@ -68,7 +68,7 @@ class PaneAggregation:
         (number,) = unused(rows, WORKER)
         routing = passed(rows, self.key.columns, router, number) if isinstance(router, Sourced) else None
         sent = routed(rows, self.key.columns, router, number) if routing is None else routing.rows
-        # A sketch that may track twice as many items as there are counts exactly.
+        # The sketch counts exactly, since it may track twice as many items as there are.
         top = F.call_function("approx_top_k", column(number), F.lit(n), F.lit(1 << (2 * n).bit_length()))
         sent = sent.observe(loads, top.alias("loads"))
         states = self._observed(self.fold.partial(sent, [*by, number], [*hidden, number]), rows, seen)
@@ -83,7 +83,7 @@ class PaneAggregation:
         return PaneStates(states, seen, n, loads, routing)
 
     def _observed(self, states: DataFrame, rows: DataFrame, seen: Observation) -> DataFrame:
-        """Observes states, which are fewer than rows."""
+        """Observes the states instead of the rows, since they are fewer."""
         bounds = F.min(pane()).alias("first"), F.max(pane()).alias("last")
         facts = F.count(F.lit(1)).alias("fragments"), distinct(_HASH).alias("keys"), *bounds
         hashes = hashed(rows, self.key.columns).alias(_HASH)

@@ -1,4 +1,4 @@
-"""Panes, of which windows consist: which windows have which pane, and the states of panes on disk."""
+"""Panes, the parts of windows: which windows contain which pane, and the states of panes on disk."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Span:
         return gcd(self.size, self.slide)
 
     def first(self, pane: int) -> int:
-        """Returns the first window that has a pane."""
+        """Returns the first window that contains a pane."""
         earliest = pane + self.pane - self.size
         return earliest + -earliest % self.slide
 
     def last(self, pane: int) -> int:
-        """Returns the last window that has a pane."""
+        """Returns the last window that contains a pane."""
         return pane - pane % self.slide
 
     def first_open(self, watermark: int) -> int:
@@ -53,7 +53,7 @@ class Span:
         return time - F.pmod(time, F.lit(self.pane))
 
     def windows_of(self, pane: Column) -> tuple[Column, Column]:
-        """Returns the first and the last window that has a pane."""
+        """Returns the first and the last window that contain a pane."""
         earliest = pane + (self.pane - self.size)
         return earliest + F.pmod(-earliest, F.lit(self.slide)), pane - F.pmod(pane, F.lit(self.slide))
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from threading import Thread, current_thread
+from threading import Thread
 from time import monotonic, sleep, time
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from skewless.arguments import whole
+from skewless.arguments import require, whole
 from skewless.spark.streaming.checkpoint import Checkpoint
 from skewless.spark.streaming.engine import Engine
 
@@ -32,7 +33,7 @@ class Query:
             self._query: StreamingQuery = writer.start()
         # Over Connect the engine runs in another process, which ends with the query and releases everything.
         self._watcher: Thread | None = None
-        if isinstance(self._query, StreamingQuery):
+        if isinstance(self._query, StreamingQuery):  # Classic
             self._watcher = Thread(target=self._watch, name="skewless-watch", daemon=True)
             self._watcher.start()
 
@@ -52,7 +53,10 @@ class Query:
         return self._query.status
 
     def exception(self) -> Exception | None:
-        """Returns the error that ended the query, or None."""
+        """Returns the error that ended the query, or None.
+
+        >>> query.exception()  # doctest: +SKIP
+        """
         error = self._query.exception()
         if error is not None:
             self._name_file(error)
@@ -67,25 +71,35 @@ class Query:
         """
         try:
             with self._naming_file():
-                return self._query.awaitTermination(timeout)
-        finally:
-            if not self._query.isActive:
-                self._release()
+                has_ended = self._query.awaitTermination(timeout)
+        except StreamingQueryException:
+            self._wait_for_release()
+            raise
+        if has_ended is False:
+            return False
+        is_released = self._wait_for_release(timeout)
+        return has_ended and is_released  # None without a timeout
 
     def processAllAvailable(self) -> None:  # noqa: N802
-        """Waits until everything that the source has now is processed."""
+        """Waits until everything that the source has now is processed.
+
+        >>> query.processAllAvailable()  # doctest: +SKIP
+        """
         with self._naming_file():
             self._query.processAllAvailable()
 
     def stop(self) -> None:
-        """Ends the query and its threads, and unlocks the checkpoint, so that `start` may be called again."""
+        """Ends the query and its threads, and unlocks the checkpoint, so that `start` may be called again.
+
+        >>> query.stop()  # doctest: +SKIP
+        """
         self._query.stop()
-        self._release()
+        self._wait_for_release()
 
     def recent(self, most: int = 100) -> list[dict[str, Any]]:
         """Returns the records of the last batches, the latest last.
 
-        most: how many.
+        most: how many records.
 
         A record has, among others: `batch`, `rows`, `late` (rows that were dropped), `keys` (about how many),
         `loads` (rows of each worker), `imbalance_ratio` (the longest load over the mean), `decision` (what routed the
@@ -102,30 +116,42 @@ class Query:
     def rescale(self, n_workers: int) -> None:
         """Changes the number of workers from the next batch on, until the query ends or is rescaled again.
 
-        n_workers: how many.
+        n_workers: how many workers.
+
+        Raises ValueError where there are none: if rows are left to Spark, and in joins, which plan grids of their own.
 
         >>> query.rescale(16)  # doctest: +SKIP
         """
+        is_routed = self._engine.routing.router is not None
+        require(is_routed, "this query has no workers to rescale: its rows are left to Spark, or joined on grids")
         self._files.write("rescale.json", {"n_workers": whole("n_workers", n_workers, 1)})
 
     def follow(self, timeout: float | None = None) -> None:
         """Prints a line for each batch as it is committed, until the query ends.
 
-        timeout: seconds after which to stop printing.
+        timeout: seconds after which to stop printing; by default only the end of the query stops it.
+
+        >>> query.follow(timeout=60)  # doctest: +SKIP
         """
         for record in self._batches(timeout):
             print(line(record), flush=True)
 
     def _watch(self) -> None:
-        """Releases everything when the query ends, if nobody waits for it."""
+        """Releases everything when the query has ended.
+
+        Nothing else does, since only the end of the query and of its last batch together make that safe.
+        """
         with suppress(Exception):  # those who wait for the query get its error
             self._query.awaitTermination()
         self._engine.release()
 
-    def _release(self) -> None:
-        self._engine.release()
-        if self._watcher is not None and self._watcher is not current_thread():
-            self._watcher.join()
+    def _wait_for_release(self, timeout: float | None = None) -> bool:
+        """Waits until everything is released, if the query has ended; returns whether it is."""
+        if self._watcher is None:
+            return True
+        if not self._engine.is_in_batch:  # a sink may stop its own query, and cannot wait for its own end
+            self._watcher.join(timeout)
+        return not self._watcher.is_alive()
 
     @contextmanager
     def _naming_file(self) -> Iterator[None]:

@@ -13,11 +13,11 @@ from pyspark.sql.types import StructField, StructType, TimestampType
 from skewless.arguments import require, whole
 from skewless.partitioner import Partitioner
 from skewless.spark.checksums import check_splitting
-from skewless.spark.decision import BATCH_COSTS, PartitionerLike, check_workers, chosen
 from skewless.spark.exact import Exact, Sourced
-from skewless.spark.keys import Key, Keyed, column, fields_of, keyed
+from skewless.spark.keys import Key, Keyed, column, fields_of, keyed, renamed
 from skewless.spark.plans import parallelism
-from skewless.spark.streaming.running import Routing
+from skewless.spark.request import BATCH_COSTS, PartitionerLike, check_workers, chosen, is_safe_to_split
+from skewless.spark.streaming.running import StreamRouting
 from skewless.spark.streaming.times import duration
 from skewless.table import RoutingTable
 
@@ -62,10 +62,7 @@ class StreamKey:
 
     def renamed(self, result: DataFrame) -> DataFrame:
         """Returns a result with the names that it should show."""
-        if self.columns == self.shown:
-            return result
-        names = self.renames()
-        return result.select(*(column(name).alias(names.get(name, name)) for name in result.columns))
+        return renamed(result, self.renames())
 
 
 @dataclass(frozen=True)
@@ -110,7 +107,7 @@ class KeyedRows:
         if isinstance(n_workers, tuple):
             require(len(n_workers) == 2, f"n_workers is a number, or (least, most), not {n_workers}")
             n_workers = whole("n_workers", n_workers[0], 1), whole("n_workers", n_workers[1], n_workers[0])
-            check_workers(partitioner, None)  # an instance for another number begins with its own, within the limits
+            check_workers(partitioner, None)  # an instance begins with its own number of workers, or the nearest limit
         else:
             n_workers = None if n_workers is None else whole("n_workers", n_workers, 1)
             check_workers(partitioner, n_workers)
@@ -123,13 +120,13 @@ class KeyedRows:
             statistics = float(statistics)
         return replace(self, partitioner=partitioner, n_workers=n_workers, statistics=statistics)
 
-    def routing(self, *, split: bool) -> Routing:
+    def routing(self, *, split: bool) -> StreamRouting:
         """Returns what routes the rows.
 
-        split: keys may be split; otherwise a table or partitioner that does so is refused.
+        split: whether keys may be split; if not, a table or partitioner that splits them is refused.
         """
         row_by_row = isinstance(self.partitioner, Exact)
-        return Routing(router=self._router(split), row_by_row=row_by_row, statistics=self.statistics)
+        return StreamRouting(router=self._router(split), row_by_row=row_by_row, statistics=self.statistics)
 
     def _router(self, split: bool) -> Partitioner[Any, Any] | RoutingTable:
         if isinstance(self.partitioner, RoutingTable):
@@ -141,7 +138,8 @@ class KeyedRows:
             n = self.n_workers[0] if isinstance(self.n_workers, tuple) else self.n_workers
             given = self.partitioner.partitioner if isinstance(self.partitioner, Exact) else self.partitioner
             costs = BATCH_COSTS if split else STATE_COSTS
-            router = partitioner = chosen(given, n or parallelism(self.df.sparkSession), split, costs)
+            may_split = split and is_safe_to_split(self.df, given)
+            router = partitioner = chosen(given, n or parallelism(self.df.sparkSession), may_split, costs)
             # Sources that route rows themselves may send one key to several workers, even if none of them splits it.
             row_by_row = isinstance(self.partitioner, Exact)
             splits = Sourced(partitioner).splits_keys if row_by_row else partitioner.splits_keys
@@ -160,6 +158,6 @@ def keyed_rows(df: DataFrame, keys: Sequence[Key], time: str | None, watermark: 
     if time is not None:
         (field,) = fields_of(df, [time])
         is_time = isinstance(field.dataType, TimestampType)
-        require(is_time, f"column {time!r} is a timestamp, not {field.dataType.simpleString()}: cast it first")
+        require(is_time, f"column {time!r} must be a timestamp, not {field.dataType.simpleString()}: cast it first")
         event_time = EventTime(time, delay)
     return KeyedRows(key.df, StreamKey.of(key), event_time)

@@ -17,7 +17,7 @@ from skewless.table import RoutingTable
 
 
 @dataclass(frozen=True)
-class Routing:
+class StreamRouting:
     """What routes the rows of a stream, and what it learns from."""
 
     router: Partitioner[Any, Any] | RoutingTable | None  # None: Spark distributes the rows
@@ -37,7 +37,7 @@ class RunningQuery:
     Everything else that a query needs is in files, so that another process can take over.
     """
 
-    def __init__(self, directory: str, routing: Routing) -> None:
+    def __init__(self, directory: str, routing: StreamRouting) -> None:
         self.files = Checkpoint(directory)
         with ExitStack() as owned:
             self.lock = owned.enter_context(closing(self.files.lock()))

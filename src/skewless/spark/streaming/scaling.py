@@ -29,7 +29,7 @@ class Scaling:
         scale = elastic.Scale(n_workers, n_workers) if last is None else last
         scale = replace(scale, mappers=n_workers, reducers=n_workers)
         new = elastic.scaled(scale, batch, elastic.Rule(least=least, most=most))
-        # One stage does the work of both, so that it follows the one with the larger change.
+        # One stage does the work of mappers and reducers, so it follows the larger of the two changes.
         changes = abs(new.mappers - n_workers), abs(new.reducers - n_workers)
         target = new.mappers if changes[0] >= changes[1] else new.reducers
         return replace(new, mappers=target, reducers=target)

@@ -32,7 +32,7 @@ def claim(directory: str, query: str) -> None:
 
 
 def emit(output: DataFrame, directory: str, batch: int) -> None:
-    """Writes a batch to a hidden directory, then renames it to batch_id=<batch>, which readers take for a column."""
+    """Writes a batch to a hidden directory, then renames it to batch_id=<batch>, which readers see as a column."""
     files, path = resolve(directory)
     name, hidden = f"batch_id={batch}", f"_writing-{batch}"
     if files.get_file_info(f"{path}/{name}").type == pafs.FileType.Directory:

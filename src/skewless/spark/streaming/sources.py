@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from base64 import b64decode, b64encode
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 from skewless.cooperation.protocol import LONGEST
 from skewless.partitioner import Partitioner
 from skewless.partitioners import described
-from skewless.spark.exact import NOTHING, Sourced, Sources, agreed, source_of
+from skewless.spark.exact import NO_SOURCES, Sourced, Sources, agreed, source_of
 from skewless.spark.streaming.background import Background
 from skewless.spark.streaming.checkpoint import Checkpoint
 from skewless.spark.streaming.learner import Lesson, Plan
@@ -22,8 +22,8 @@ _log = logging.getLogger("skewless")
 class SourceLearner:
     """Keeps what the sources of `sl.Exact` have learned in the files of a checkpoint.
 
-    What they start batch b with is sources/b.json, which is written before it is used. They agree on a policy after
-    every batch, or less often where that takes longer than a batch does (Dalton's adaptive DSYNC).
+    The file sources/b.json has what they start batch b with, and is written before it is used. They agree on a policy
+    after every batch, or less often if that takes longer than a batch (Dalton's adaptive DSYNC).
     """
 
     def __init__(self, files: Checkpoint, partitioner: Partitioner[Any, Any]) -> None:
@@ -48,7 +48,7 @@ class SourceLearner:
         if self._batch != batch:
             self._saved, self._batch = self._resumed(batch), batch
         if self._partitioner.n_workers != n_workers:
-            self._partitioner = replace(self._partitioner, n_workers=n_workers)
+            self._partitioner = self._partitioner.resized(n_workers)
             self._saved = self._written(batch, SavedSources(owner=described(self._partitioner)))
         sources = self._saved.sources
         count = len(sources.snapshots)
@@ -70,7 +70,7 @@ class SourceLearner:
     def _agreed(self, batch: int, sources: Sources, seconds: float) -> SavedSources:
         """Lets the sources agree if it is their turn.
 
-        seconds: that the last batch took.
+        seconds: how long the last batch took.
         """
         every, since = self._saved.every, self._saved.since + 1
         self._seconds = 0.0
@@ -99,7 +99,7 @@ class SourceLearner:
         return self._written(batch, SavedSources(owner=owner))
 
     def _can_read(self, sources: Sources) -> bool:
-        """Tries here what each source does on an executor."""
+        """Restores each source, as executors will, to see whether that works."""
         try:
             for snapshot in (None, *sources.snapshots.values()):
                 source_of(described(self._partitioner), sources.policy, snapshot)
@@ -114,7 +114,7 @@ class SavedSources:
     """The content of sources/<batch>.json."""
 
     owner: str  # the partitioner of the sources, as text
-    sources: Sources = NOTHING
+    sources: Sources = NO_SOURCES
     every: int = 1  # batches between two agreements
     since: int = 0  # batches since the last agreement
 

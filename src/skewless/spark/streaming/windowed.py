@@ -14,7 +14,7 @@ from skewless.spark.streaming.windows import Windows
 from skewless.spark.verbs.aggregate import Aggregate, ArrowAggregate
 from skewless.spark.verbs.fold import fold_of
 
-SLIDES = 4  # panes of a window from which on it is cheaper to update the previous window than to merge all panes
+SLIDES = 4  # with this many panes or more, updating the previous window is cheaper than merging all panes
 
 
 @dataclass(frozen=True)

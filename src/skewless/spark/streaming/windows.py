@@ -28,7 +28,7 @@ _NEW, _CHANGED = "new in batch", "changed by batch"
 class LastWindow(NamedTuple):
     """The last complete window, which the next ones are computed from."""
 
-    batch: int  # that wrote it
+    batch: int  # the batch that wrote it
     start: int
 
 
@@ -75,10 +75,9 @@ class Windows:
     def keys(self) -> tuple[str, ...]:
         return self.key.columns
 
-    @property
-    def left_to_spark(self) -> bool:
-        """Spark combines rows before it sends them, so that hot keys do no harm unless states grow with rows."""
-        return not self.fold.grows
+    def is_routed(self, asked: bool) -> bool:
+        """By default only if states grow with rows; Spark combines others before the shuffle."""
+        return asked or self.fold.grows
 
     def identity(self, df: DataFrame) -> dict[str, str]:
         window = f"{self.span.size:,} microseconds every {self.span.slide:,}"
@@ -123,6 +122,8 @@ class Windows:
             "watermark": in_milliseconds(watermark),
             **added.record(),
         }
+        if batch.router is None:
+            record["decision"] = "left to Spark, which combines rows before it shuffles them"
         needed = tuple(entry for entry in panes if self._is_needed(entry, watermark, running))
         return BatchResult(
             state=WindowsState(watermark=watermark, panes=needed, running=running),
@@ -153,7 +154,7 @@ class Windows:
         return rows.select("*", sampled.alias(name)).observe(counted, *frequencies(name)).drop(name)
 
     def _is_needed(self, entry: Panes, watermark: int, running: LastWindow | None) -> bool:
-        """Returns whether a later window consists of one of these panes, or must subtract one."""
+        """Returns whether a later window contains one of these panes, or must subtract one."""
         is_open = self.span.last(entry.last) >= self.span.first_open(watermark)
         return is_open or (running is not None and entry.last >= running.start)
 
@@ -164,7 +165,7 @@ class Windows:
         return Panes("merged", batch, min(entry.first for entry in panes), max(entry.last for entry in panes))
 
     def _changed(self, panes: tuple[Panes, ...], watermark: int, store: PaneStore) -> DataFrame:
-        """Returns the windows that are not complete yet and that the last of the panes have changed."""
+        """Returns the incomplete windows that the newest panes have changed."""
         states = store.panes(panes[-1:]).select("*", F.lit(True).alias(_NEW))
         if panes[:-1]:
             states = states.unionByName(store.panes(panes[:-1]).select("*", F.lit(False).alias(_NEW)))
@@ -200,7 +201,7 @@ class Windows:
             rows = self.span.spread(store.panes(panes), *windows)
         else:
             written, base = running
-            # Each has what the last window had, without the panes that it leaves behind, and with what came since.
+            # Each window is the last one, minus the panes that it no longer contains, plus what came since.
             parts = [self.span.spread(store.windows(written).where(column(START) == base).drop(START), first, last)]
             old, new = ([entry for entry in panes if (entry.batch > written) == is_new] for is_new in (False, True))
             if old:

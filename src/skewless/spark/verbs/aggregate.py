@@ -13,33 +13,35 @@ from pyspark.sql.types import StructType
 
 from skewless.arguments import require, whole
 
-State: TypeAlias = Mapping[str, Column]
+PartialState: TypeAlias = Mapping[str, Column]
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """An aggregate in columns of Spark.
+    """An aggregate in Spark's own expressions, whose state has one or more named columns.
 
-    partial: returns the state of some rows, by name, as aggregates of the rows.
-    merge: returns the state of several states, as aggregates of them.
-    finish: returns the result from the state.
+    partial: returns the state of some rows: for each name, an aggregate of the rows.
+    merge: takes the columns of several states; returns for each name an aggregate of them, which is the merged state.
+    finish: takes the columns of a state; returns the result.
     grows: whether the state is about as large as the rows, as in collecting them. Only then splitting a hot key pays:
         Spark combines other aggregates before it sends rows anywhere.
-    inverse: returns the state that cancels a state when both are merged; used where its types are exact.
+    inverse: takes the columns of a state; returns a state that cancels it when both are merged. Sliding windows use it
+        where all columns are whole numbers or decimals.
     whole: returns the result of rows that need no merging, if that is simpler than from the state.
 
-    >>> mean = Aggregate(                                                                        # doctest: +SKIP
+    >>> mean = sl.Aggregate(                                                                     # doctest: +SKIP
     ...     partial=lambda: {"sum": F.sum("v"), "n": F.count("v")},
     ...     merge=lambda s: {"sum": F.sum(s["sum"]), "n": F.sum(s["n"])},
     ...     finish=lambda s: s["sum"] / s["n"],
     ... )
+    >>> sl.group_by(df, "user").agg(mean=mean)                                                   # doctest: +SKIP
     """
 
-    partial: Callable[[], State]
-    merge: Callable[[State], State]
-    finish: Callable[[State], Column]
+    partial: Callable[[], PartialState]
+    merge: Callable[[PartialState], PartialState]
+    finish: Callable[[PartialState], Column]
     grows: bool = False
-    inverse: Callable[[State], State] | None = None
+    inverse: Callable[[PartialState], PartialState] | None = None
     whole: Callable[[], Column] | None = None
 
 
@@ -50,7 +52,7 @@ class ArrowAggregate:
     partial: takes some or all rows of one key; returns their state, a table with the schema `state`.
     merge: takes states of one key, one below the other; returns the state of all. Not called for a single state.
     finish: takes the state of a key; returns its result with the schema `output`. The key's columns are put before it.
-    state, output: schemas, as StructTypes or in words.
+    state, output: schemas, as StructTypes or DDL strings such as "s long".
 
     >>> total = sl.ArrowAggregate(                                                               # doctest: +SKIP
     ...     partial=lambda rows: pa.table({"s": [pc.sum(rows["v"])]}),
@@ -131,7 +133,7 @@ def mean(column: str) -> Aggregate:
 
 
 def variance(column: str) -> Aggregate:
-    """Returns the variance of a sample, as Spark's var_samp: NULL for no value, or one.
+    """Returns the variance of a sample, as Spark's var_samp: NULL for fewer than two values.
 
     column: its name.
 
@@ -181,7 +183,8 @@ def approx_count_distinct(column: str) -> Aggregate:
 def approx_quantile(column: str, share: float) -> Aggregate:
     """Estimates the value below which a share of the values lies, as a double, by KLL sketches.
 
-    column: its name. share: between 0 and 1; 0.5 is the median.
+    column: its name.
+    share: between 0 and 1; 0.5 is the median.
 
     >>> sl.group_by(df, "user").agg(median=sl.approx_quantile("price", 0.5))  # doctest: +SKIP
     """
@@ -198,7 +201,8 @@ def approx_quantile(column: str, share: float) -> Aggregate:
 def approx_top_k(column: str, k: int = 5) -> Aggregate:
     """Estimates the k most frequent values with their counts, as an array of (item, count).
 
-    column: its name. k: how many values.
+    column: its name.
+    k: how many values.
 
     >>> sl.group_by(df, "user").agg(top=sl.approx_top_k("page", k=3))  # doctest: +SKIP
     """
@@ -212,7 +216,7 @@ def approx_top_k(column: str, k: int = 5) -> Aggregate:
 
 
 def collect_list(column: str) -> Aggregate:
-    """Collects all values in an array, in no order.
+    """Collects all values in an array, in no particular order.
 
     column: its name.
 
@@ -231,7 +235,7 @@ def _folded(of_rows: Callable[[], Column], of_states: Callable[[Column], Column]
     return Aggregate(lambda: {"value": of_rows()}, lambda s: {"value": of_states(s["value"])}, lambda s: s["value"])
 
 
-def _negative(state: State) -> State:
+def _negative(state: PartialState) -> PartialState:
     return {name: -value for name, value in state.items()}
 
 
@@ -240,7 +244,8 @@ def _spread(n: Column, mean: Column, squares: Column) -> Column:
 
 
 def checked(aggregates: Mapping[str, Any]) -> None:
+    """Refuses to compute no aggregates, or anything but aggregates."""
     require(bool(aggregates), "agg needs at least 1 aggregate, such as n=sl.count()")
     for name, aggregate in aggregates.items():
         fits = isinstance(aggregate, Aggregate)
-        require(fits, f"{name} is an sl.Aggregate, such as sl.sum('v'), not {type(aggregate).__name__}")
+        require(fits, f"{name} must be an sl.Aggregate, such as sl.sum('v'), not {type(aggregate).__name__}")

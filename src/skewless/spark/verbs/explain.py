@@ -8,10 +8,10 @@ from typing import Any, get_args
 from pyspark.sql import DataFrame
 
 from skewless.arguments import require
-from skewless.spark.decision import Decision, Operator, PartitionerLike, Request, decide
+from skewless.spark.decision import Decision, decide
 from skewless.spark.exact import Exact
 from skewless.spark.keys import Key, Keyed, keyed
-from skewless.spark.profile import hottest
+from skewless.spark.request import PartitionerLike, Request, Verb
 from skewless.spark.verbs.join import sides
 
 PAIRED = ("cogroup", "join")  # operators of two DataFrames
@@ -27,7 +27,7 @@ class Explanation:
 
     operator: str
     n_workers: int
-    chosen: str  # the partitioner; "hash" with no routing of ours means to leave it to Spark
+    chosen: str  # the name of the partitioner; also "hash" if the work is left to Spark
     before: float  # the longest of plain Spark's tasks, over an even share of the work
     after: float  # the same as decided
     hot: list[tuple[tuple[Any, ...], int]]  # the hottest keys, and their rows
@@ -38,21 +38,21 @@ class Explanation:
 
     @classmethod
     def of(cls, decision: Decision) -> Explanation:
-        """Describes a decision. Runs a job for the values of the hottest keys, and one for a profile if it has none.
+        """Describes a decision. Runs a job that looks up the hottest keys, and one for a profile if it has none.
 
         decision: what `decide` returned.
         """
-        decision = decision.with_profile()
+        decision = decision.with_keys()
         return cls(
             operator=decision.request.operator,
             n_workers=decision.n_workers,
             chosen=decision.partitioner,
             before=decision.before,
             after=decision.after,
-            hot=hottest(decision.request.frames, decision.histogram, HOTTEST),
+            hot=[(key.values, key.rows) for key in decision.hottest[:HOTTEST]],
             split=decision.split,
             reason=decision.reason,
-            profile="; beside it ".join(profile.describe(decision.n_workers) for profile in decision.profiles),
+            profile="; right side: ".join(profile.describe(decision.n_workers) for profile in decision.profiles),
             decision=decision,
         )
 
@@ -77,14 +77,15 @@ class Explanation:
 def explain(
     df: DataFrame,
     *keys: Key,
-    operator: Operator = "applyInPandas",
+    operator: Verb = "applyInPandas",
     n_workers: int | None = None,
     partitioner: PartitionerLike | Exact = "auto",
     sample: float | None = None,
     other: DataFrame | None = None,
     how: str = "inner",
+    into: str | None = None,
 ) -> Explanation:
-    """Tells what a verb would do with these keys, and why. Profiles the keys, and runs nothing else.
+    """Explains what a verb would do with these keys, and why. Profiles the keys, and runs nothing else.
 
     df: the rows; the left side of a cogroup or a join.
     keys: as the verb takes them.
@@ -93,18 +94,21 @@ def explain(
     n_workers, partitioner, sample: as the verb takes them.
     other: the right side of a cogroup or a join, which has the same keys.
     how: the kind of a join.
+    into: as `repartition` takes it.
 
     >>> print(sl.explain(df, "user"))                                                            # doctest: +SKIP
     >>> print(sl.explain(left, "user", operator="join", other=right, how="left"))                # doctest: +SKIP
     """
-    require(operator in get_args(Operator), f"operator is one of {', '.join(get_args(Operator))}, not {operator!r}")
+    require(operator in get_args(Verb), f"operator is one of {', '.join(get_args(Verb))}, not {operator!r}")
     paired = operator in PAIRED
-    require(other is not None or not paired, f"{operator} is of two DataFrames: give the right one as `other`")
-    require(other is None or paired, f"{operator} is of one DataFrame: `other` is for {' and '.join(PAIRED)}")
+    require(other is not None or not paired, f"{operator} takes two DataFrames: give the right one as `other`")
+    require(other is None or paired, f"{operator} takes one DataFrame: `other` is for {' and '.join(PAIRED)}")
+    numbered = into is not None
+    require(not numbered or operator == "repartition", f"into is a parameter of repartition, not of {operator}")
     if operator == "join" and other is not None:
         require(sample is None, "a join decides itself what share of the rows to look at: leave sample out")
         pair, how = sides(df, other, keys, how)
         frames: tuple[Keyed, ...] = pair
     else:
         frames = tuple(keyed(side, keys) for side in (df, other) if side is not None)
-    return Explanation.of(decide(Request(operator, frames, partitioner, n_workers, sample, how)))
+    return Explanation.of(decide(Request(operator, frames, partitioner, n_workers, sample, how, numbered)))

@@ -17,7 +17,7 @@ from skewless.arguments import require
 from skewless.spark.keys import column, fields_of, ordered, quoted, unused
 from skewless.spark.schema import arrow_schema, nullable, schema_of
 from skewless.spark.task_startup import quick_start
-from skewless.spark.verbs.aggregate import Aggregate, ArrowAggregate, State, checked, count
+from skewless.spark.verbs.aggregate import Aggregate, ArrowAggregate, PartialState, checked, count
 
 
 @dataclass(frozen=True)
@@ -82,20 +82,20 @@ class InColumns:
         return states.withColumns(dict(_named(taken)))
 
     def present(self, states: DataFrame) -> DataFrame:
-        """Returns the states from which not everything was subtracted."""
+        """Returns the states that still have rows: of the others, everything was subtracted."""
         return states.where(self._state(_ROWS)["n"] > 0)
 
     def describe(self) -> str:
         """Describes the aggregates, to tell them from others."""
         return "; ".join(f"{name} = {expression}" for name, expression in _named(self._states()))
 
-    def _states(self) -> dict[str, State]:
+    def _states(self) -> dict[str, PartialState]:
         return {into: aggregate.partial() for into, aggregate in self.aggregates.items()}
 
     def _partial(self) -> list[Column]:
         return [value.alias(name) for name, value in _named(self._states())]
 
-    def _state(self, into: str) -> State:
+    def _state(self, into: str) -> PartialState:
         return {name: column(_name(into, name)) for name in self.aggregates[into].partial()}
 
     def _results(self) -> list[Column]:
@@ -163,7 +163,7 @@ def fold_of(keys: Sequence[str], in_arrow: Sequence[ArrowAggregate], aggregates:
     """Returns the fold of a user's aggregates: several by name, or one on Arrow tables."""
     if in_arrow:
         alone = len(in_arrow) == 1 and not aggregates
-        require(alone, "an ArrowAggregate stands alone: it may have several columns")
+        require(alone, "agg takes one ArrowAggregate and nothing else: its result may have several columns")
         fits = isinstance(in_arrow[0], ArrowAggregate)
         require(fits, f"agg takes an sl.ArrowAggregate or names, such as n=sl.count(), not {in_arrow[0]!r}")
         for schema in (in_arrow[0].state, in_arrow[0].output):
@@ -176,14 +176,14 @@ def fold_of(keys: Sequence[str], in_arrow: Sequence[ArrowAggregate], aggregates:
 
 def _distinct(keys: Sequence[str], names: Sequence[str]) -> None:
     taken = sorted(set(names) & set(keys))
-    require(not taken, f"{', '.join(taken)} is a column of the key already")
+    require(not taken, f"{', '.join(taken)} is a column of the key already: take another name")
 
 
 def _name(into: str, name: str) -> str:
     return f"{into} {name}"
 
 
-def _named(states: Mapping[str, State]) -> list[tuple[str, Column]]:
+def _named(states: Mapping[str, PartialState]) -> list[tuple[str, Column]]:
     return [(_name(into, name), value) for into, state in states.items() for name, value in state.items()]
 
 
@@ -205,8 +205,8 @@ def _grouped(rows: DataFrame, by: Sequence[str], unseen: Sequence[str], step: St
     return marked.mapInArrow(_each(begins, by, unseen, step, arrow_schema(result)), schema)
 
 
-# What follows makes functions that run in Python workers. Spark pickles a function inside another by value, so that it
-# needs numpy and pyarrow there, but not this library.
+# The functions below return functions that run in Python workers. Spark pickles nested functions by value, so that they
+# need numpy and pyarrow there, but not this library.
 
 
 def _each(
@@ -229,9 +229,9 @@ def _each(
 
     def validated(result: Any) -> pa.Table:
         if not isinstance(result, pa.Table):
-            raise TypeError(f"the function returns a pyarrow Table, not {type(result).__name__}")
+            raise TypeError(f"the function must return a pyarrow Table, not {type(result).__name__}")
         if sorted(result.column_names) != sorted(names):
-            raise ValueError(f"the function's result has columns {result.column_names}, not {names}")
+            raise ValueError(f"the function's result must have columns {names}, not {result.column_names}")
         return result.select(names)
 
     def joined(results: list[pa.Table]) -> pa.Table:

@@ -12,9 +12,10 @@ from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql.types import StructType
 
 from skewless.arguments import require
-from skewless.spark.decision import Operator, PartitionerLike, Request, decide
+from skewless.spark.decision import decide
 from skewless.spark.exact import Exact, Sourced
 from skewless.spark.keys import Key, Keyed, fields_of, keyed, quoted, unused
+from skewless.spark.request import PartitionerLike, Request, Verb
 from skewless.spark.route import WORKER, routed
 from skewless.spark.task_startup import with_quick_start
 from skewless.spark.verbs.aggregate import Aggregate, ArrowAggregate
@@ -58,14 +59,20 @@ class Grouped:
         return groups.applyInArrow(_keyed(func, _tables_without(hidden)) if hidden else func, schema)
 
     def cogroup(self, other: Grouped) -> Cogrouped:
-        """Groups two DataFrames by the same key, side by side.
+        """Groups two DataFrames by the same key, for functions that take the rows of both.
 
         other: what `group_by` returned for the right side; its key has the same types.
 
         >>> sl.group_by(left, "k").cogroup(sl.group_by(right, "k")).applyInPandas(f, "k long")   # doctest: +SKIP
         """
         kinds = [[field.dataType for field in fields_of(side.rows.df, side.rows.names)] for side in (self, other)]
-        require(kinds[0] == kinds[1], f"keys that are cogrouped have the same types, not {kinds[0]} and {kinds[1]}")
+        require(kinds[0] == kinds[1], f"cogrouped keys must have the same types, not {kinds[0]} and {kinds[1]}")
+        for name in ("n_workers", "partitioner", "sample"):
+            ours, theirs = getattr(self, name), getattr(other, name)
+            agrees = theirs in (None, "auto") or theirs == ours
+            require(
+                agrees, f"one table routes both sides: give {name}={theirs!r} to the left group_by, not the right one"
+            )
         return Cogrouped(self, other)
 
     def agg(self, *in_arrow: ArrowAggregate, **aggregates: Aggregate) -> DataFrame:
@@ -80,8 +87,8 @@ class Grouped:
         >>> sl.group_by(df, "user").agg(n=sl.count(), pages=sl.collect_list("page"))             # doctest: +SKIP
         """
         rows = self.rows
-        fold = fold_of(rows.names, in_arrow, aggregates)
-        operator: Operator = "agg" if not fold.grows else "ArrowAggregate" if in_arrow else "collect_list"
+        fold = fold_of(tuple({*rows.names, *rows.shown}), in_arrow, aggregates)
+        operator: Verb = "agg" if not fold.grows else "ArrowAggregate" if in_arrow else "collect_list"
         routing = self._decided(operator)
         if routing is None:
             return rows.renamed(fold.direct(rows.df, rows.names, rows.added))
@@ -97,7 +104,7 @@ class Grouped:
         """The rows with their key in columns of its own."""
         return keyed(self.df, self.keys)
 
-    def _decided(self, operator: Operator, *others: Keyed) -> RoutingTable | Sourced | None:
+    def _decided(self, operator: Verb, *others: Keyed) -> RoutingTable | Sourced | None:
         request = Request(operator, (self.rows, *others), self.partitioner, self.n_workers, self.sample)
         return decide(request).by_key
 
@@ -165,8 +172,8 @@ def group_by(
 
     df: the rows.
     keys: what PySpark's groupBy takes: names of columns, nested fields, Columns, or lists of these.
-    n_workers: how many partitions; by default as many as Spark runs tasks at a time, or more for much data. Then less
-        than 1 MiB is left to Spark (64 MiB if it is its own work, not Python's): give a number if rows are much work.
+    n_workers: how many partitions; by default as many as Spark runs tasks at a time, or more for much data. Without
+        a number, less than 1 MiB is left to Spark (64 MiB for `collect_list`): give one if each row is much work.
     partitioner: a name, an instance, a RoutingTable or an Exact; by default what costs least.
     sample: the share of rows to plan by; by default all of little data, a small portion of much.
 
@@ -177,8 +184,8 @@ def group_by(
     return grouped
 
 
-# What follows makes functions that run in Python workers. Spark pickles a function inside another by value, so that it
-# needs pyarrow there, but not this library.
+# The functions below return functions that run in Python workers. Spark pickles nested functions by value, so that they
+# need pyarrow there, but not this library.
 
 
 def _frames_without(names: list[str]) -> Callable[[Any], Any]:

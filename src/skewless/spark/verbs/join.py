@@ -1,4 +1,4 @@
-"""Joins skewed keys: rows of a hot key are spread over several workers, and what they must meet is copied there."""
+"""Joins skewed keys: rows of a hot key are spread over several workers, and their matches are copied there."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from skewless.arguments import require
-from skewless.spark.decision import PartitionerLike, Request, decide, plain_join
+from skewless.spark.decision import decide, plain_join
 from skewless.spark.grids import KEEPS, Grids
 from skewless.spark.keys import Key, Keyed, any_null, column, fields_of, hashing, keyed, quoted, unused
+from skewless.spark.request import PartitionerLike, Request
 from skewless.spark.route import WORKER, constant, element, fragment_sql, perfect, worker_sql
 
 How = Literal["inner", "left", "right", "full", "semi", "anti"]
@@ -38,12 +39,12 @@ def sides(left: DataFrame, right: DataFrame, on: str | Sequence[Key], how: str) 
     require(bool(kind), f"how is one of {', '.join(get_args(How))}, not {how!r}")
     of_left, of_right = (keyed(side, [on] if isinstance(on, str) else on) for side in (left, right))
     plain = not (of_left.added or of_right.added)
-    require(plain, f"a join is on names of columns that both sides have, not on {on!r}: select such columns first")
+    require(plain, f"a join takes names of columns that both sides have, not {on!r}: select such columns first")
     if of_left.names != of_right.names:  # they differ in case
         same = dict(zip(of_right.names, of_left.names, strict=True))
         of_right = keyed(right.withColumnsRenamed(same), of_left.names)
     types = [[field.dataType for field in fields_of(side.df, side.names)] for side in (of_left, of_right)]
-    require(types[0] == types[1], f"both sides have keys of the same types, not {types[0]} and {types[1]}: cast one")
+    require(types[0] == types[1], f"both keys must have the same types, not {types[0]} and {types[1]}: cast one")
     return (of_left, of_right), kind
 
 
@@ -73,11 +74,13 @@ def join(
     frames, kind = sides(left, right, on, how)
     request = Request("join", frames, partitioner, n_workers, how=kind)
     grids = decide(request).grids
-    return plain_join(request) if grids is None else _joined(frames, kind, grids)
+    if grids is None:
+        return plain_join(request)
+    return joined(frames[0].df, frames[1].df, frames[0].names, kind, grids)
 
 
-def _joined(frames: tuple[Keyed, Keyed], kind: str, grids: Grids) -> DataFrame:
-    left, right, names = frames[0].df, frames[1].df, frames[0].names
+def joined(left: DataFrame, right: DataFrame, names: tuple[str, ...], kind: str, grids: Grids) -> DataFrame:
+    """Sends the rows of both sides to the workers where their keys meet, and joins them there."""
     name, *ghosts = unused(left.join(right, list(names), "inner"), WORKER, "left_ghost", "right_ghost")
     if grids.distinct:
         right = _without_repeats(right, names, grids)
@@ -90,19 +93,19 @@ def _joined(frames: tuple[Keyed, Keyed], kind: str, grids: Grids) -> DataFrame:
             for side, other, ghost, has_ghosts in zip((left, right), (right, left), ghosts, haunted, strict=True)
         ]
     sent = [
-        routed_side(side, names, grids, name, is_left, ghost if has_ghosts else None)
+        _routed_side(side, names, grids, name, is_left, ghost if has_ghosts else None)
         for side, is_left, ghost, has_ghosts in zip(both, (True, False), ghosts, haunted, strict=True)
     ]
-    joined = sent[0].join(sent[1], [*names, name], kind).drop(name)
+    pairs = sent[0].join(sent[1], [*names, name], kind).drop(name)
     if any(haunted):
         of_left, of_right = map(column, ghosts)
         visible = ~((of_left & of_right.isNull()) | (of_right & of_left.isNull()))
-        joined = joined.where(visible).drop(*ghosts)
-    return joined
+        pairs = pairs.where(visible).drop(*ghosts)
+    return pairs
 
 
 def _number(side: DataFrame, names: tuple[str, ...], grids: Grids) -> Column:
-    """Returns the number of a row's key among the hot ones; more than there are if it is none of them."""
+    """Returns the number of a row's key among the hot keys; for other keys, a number larger than these."""
     slots = perfect(grids.keys, np.arange(grids.keys.size), grids.keys.size)
     return F.expr(slots.lookup(hashing(side, names)))
 
@@ -112,7 +115,7 @@ def _is_hot(side: DataFrame, names: tuple[str, ...], grids: Grids) -> Column:
 
 
 def _without_repeats(side: DataFrame, names: tuple[str, ...], grids: Grids) -> DataFrame:
-    """Returns the keys of a side, the hot ones once."""
+    """Returns the keys of a side, each hot key only once."""
     keys, hot = side.select(*map(column, names)), _is_hot(side, names, grids)
     return keys.where(~hot).union(keys.where(hot).distinct())
 
@@ -128,7 +131,7 @@ def _marked(side: DataFrame, other: DataFrame, names: tuple[str, ...], grids: Gr
     return side.join(shared_keys, list(names), "left").withColumn(into, F.coalesce(column(into), F.lit(False)))
 
 
-def routed_side(
+def _routed_side(
     side: DataFrame, names: tuple[str, ...], grids: Grids, into: str, is_left: bool, ghost: str | None = None
 ) -> DataFrame:
     """Sends the rows of a side to their workers; rows of a hot key go to all cells that they must be in."""

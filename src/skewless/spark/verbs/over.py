@@ -5,9 +5,10 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
 
 from skewless.arguments import require
-from skewless.spark.decision import PartitionerLike, Request, decide
+from skewless.spark.decision import decide
 from skewless.spark.exact import Exact
 from skewless.spark.keys import Key, keyed, quoted, unused
+from skewless.spark.request import PartitionerLike, Request
 from skewless.spark.route import WORKER, routed
 
 

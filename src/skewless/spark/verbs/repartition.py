@@ -6,9 +6,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from skewless.arguments import require
-from skewless.spark.decision import PartitionerLike, Request, decide
+from skewless.spark.decision import decide
 from skewless.spark.exact import Exact
 from skewless.spark.keys import Key, hashing, keyed, unused
+from skewless.spark.request import PartitionerLike, Request
 from skewless.spark.route import WORKER, partition_sql, routed
 from skewless.table import RoutingTable
 
@@ -25,8 +26,8 @@ def repartition(
 
     df: the rows.
     keys: what PySpark's groupBy takes: names of columns, nested fields, Columns, or lists of these.
-    n_workers: the number of partitions; by default as many as Spark runs tasks at a time, or more for much data. Then
-        less than 64 MiB is left to Spark: give a number if each row is much work.
+    n_workers: the number of partitions; by default as many as Spark runs tasks at a time, or more for much data.
+        Without a number, less than 64 MiB is left to Spark: give one if each row is much work.
     partitioner: a name, an instance, a RoutingTable or an Exact; by default what costs least.
     sample: the share of rows to plan by; by default all of little data, a small portion of much.
     into: the name of a new column for the number of the partition; by default there is none.
@@ -34,13 +35,14 @@ def repartition(
     >>> sl.repartition(df, "user", n_workers=64)                                                 # doctest: +SKIP
     >>> sl.repartition(df, "country", "city", into="worker")                                     # doctest: +SKIP
     """
-    require(into is None or into not in df.columns, f"there is a column {into!r} already")
+    taken = into is not None and into.lower() in map(str.lower, df.columns)
+    require(not taken, f"there is a column {into!r} already")
     rows = keyed(df, keys)
     routing = decide(Request("repartition", (rows,), partitioner, n_workers, sample, numbered=into is not None)).by_key
     if routing is None:
         return df.repartition(*rows.by)
     if into is None and isinstance(routing, RoutingTable):
-        # The expression itself, not a column of it: rows stay as narrow as they are.
+        # By an expression, so that rows need no further column.
         partitioned = rows.df.repartitionById(
             routing.n_workers, F.expr(partition_sql(routing, hashing(rows.df, rows.names)))
         )

@@ -1,0 +1,34 @@
+"""Parameters of `receive` are checked before anything listens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import skewless.spark as sl
+
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
+
+SCHEMA = "word string, n bigint, ts timestamp"
+
+
+def test_what_cannot_be_received_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    for params, why in (
+        ({"key": "nothing", "schema": SCHEMA}, "no column 'nothing'"),
+        ({"key": "x", "schema": "x double"}, "whole numbers; 'x' is double"),
+        ({"key": "k", "schema": "k string, d array<date>"}, "'d' has a date"),
+        ({"key": "k", "schema": "k string, m map<string,int>"}, "'m' has a map"),
+        ({"port": 70_000}, "port is between 0 and 65535"),
+        ({"n_workers": 0}, "n_workers is at least 1"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            sl.receive(spark, tmp_path, **params)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_records_without_a_schema_are_lines_of_text(spark: SparkSession, tmp_path: Path) -> None:
+    events = sl.receive(spark, tmp_path)
+    assert events.isStreaming
+    assert events.schema.simpleString() == "struct<value:string>"
