@@ -23,33 +23,11 @@ PARTITIONERS = ("partitioners/", "planning/", "partitioner.py")
 
 # Modules without a test of their name, and the test that would fail without them: they do not make sense alone.
 TESTED_BY = {
-    "kernels/routing.py": "test_table.py",
-    "partitioners/bandit.py": "partitioners/test_dalton.py",
-    "partitioners/candidates.py": "partitioners/test_oracles.py",
-    "partitioners/choices.py": "partitioners/test_oracles.py",
-    "partitioners/dagreedy.py": "partitioners/test_oracles.py",
-    "report.py": "test_cli.py",
-    "spark/receive/receive.py": "spark/receive/test_source.py",
-    "spark/state/committed.py": "spark/streaming/test_commit.py",
-    "spark/state/function.py": "spark/state/test_operator.py",
-    "spark/state/initial.py": "spark/state/test_operator.py",
-    "spark/state/job.py": "spark/state/test_processor.py",
-    "spark/state/loading.py": "spark/state/test_operator.py",
-    "spark/state/merging.py": "spark/state/test_operator.py",
-    "spark/state/output.py": "spark/state/test_operator.py",
-    "spark/state/read.py": "spark/state/test_operator.py",
-    "spark/state/reports.py": "spark/state/test_operator.py",
-    "spark/state/routing.py": "spark/state/test_operator.py",
-    "spark/state/task.py": "spark/state/test_operator.py",
-    "spark/state/variables.py": "spark/state/test_processor.py",
-    "spark/streaming/engine.py": "spark/streaming/test_stream.py",
-    "spark/streaming/job.py": "spark/streaming/test_stream.py",
-    "spark/streaming/operator.py": "spark/streaming/test_windows.py",
-    "spark/streaming/pairs.py": "spark/streaming/test_interval_join.py",
-    "spark/streaming/running.py": "spark/streaming/test_query.py",
-    "spark/streaming/windowed.py": "spark/streaming/test_windows.py",
-    "spark/verbs/fold.py": "spark/verbs/test_aggregate.py",
-    "store/bulk.py": "store/test_hotcopy.py",
+    "kernels/routing.py": "test_table.py",  # how a table routes
+    "partitioners/candidates.py": "partitioners/test_auto.py",  # a dictionary
+    "spark/state/function.py": "spark/state/test_operator.py",  # what the driver passes to tasks
+    "spark/state/task.py": "spark/state/test_operator.py",  # runs in Spark's tasks only
+    "spark/streaming/operator.py": "spark/streaming/test_engine.py",  # types
 }
 # Tests that do not have the name of a module, because they are of many.
 ACROSS_MODULES = {
@@ -57,6 +35,7 @@ ACROSS_MODULES = {
     "partitioners/test_cooperating_dalton.py",
     "partitioners/test_laws.py",
     "partitioners/test_oracles.py",
+    "spark/streaming/test_streams.py",
     "spark/test_fixtures.py",
     "spark/test_own.py",
     "spark/test_smoke.py",
@@ -121,12 +100,27 @@ def test_every_module_has_a_test_of_its_name() -> None:
     assert set(TESTED_BY) <= set(MODULES)
 
 
+@pytest.mark.parametrize(("module", "test"), TESTED_BY.items())
+def test_a_test_of_another_name_imports_the_package_of_the_module(module: str, test: str) -> None:
+    nodes = [*ast.walk(ast.parse((TESTS / test).read_text()))]
+    imported = {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+    imported |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    package = dotted(module).rpartition(".")[0]
+    assert [name for name in imported if f"{name}.".startswith(f"{package}.")] != []
+
+
+def test_only_faults_kill_processes_and_cut_files() -> None:
+    """Everything that does harm is in one directory; other tests use its functions."""
+    harm = re.compile(r"\.kill\(|killpg|SIG(KILL|STOP|TERM)|truncate\(")
+    others = (path for path in TESTS.rglob("*.py") if path.parent.name != "faults" and path != Path(__file__))
+    assert [str(path.relative_to(TESTS)) for path in others if harm.search(path.read_text())] == []
+
+
 def test_every_test_has_the_name_of_a_module_or_is_of_many() -> None:
     tests = {str(path.relative_to(TESTS)) for path in TESTS.rglob("test_*.py")}
     of_modules = {str(Path(module).with_name(f"test_{Path(module).name}")) for module in MODULES}
-    of_lab = {name for name in tests if name.startswith("lab/")}
-    of_faults = {name for name in tests if name.startswith("faults/")}
-    assert sorted(tests - of_modules - of_lab - of_faults) == sorted(ACROSS_MODULES)
+    elsewhere = {name for name in tests if name.startswith(("examples/", "faults/", "lab/"))}
+    assert sorted(tests - of_modules - elsewhere) == sorted(ACROSS_MODULES)
 
 
 def test_the_page_on_design_names_every_module() -> None:
@@ -213,6 +207,22 @@ def test_modules_of_spark_hold_no_state_of_running_queries() -> None:
             if literal or (called and isinstance(value, ast.Call) and not value.args):
                 offenders.append(f"{dotted(module)}:{node.lineno}: {ast.unparse(node)}")
     assert offenders == []
+
+
+def test_a_name_means_one_type() -> None:
+    """Classes, type aliases and type variables of all modules; short type variables may recur."""
+    places: dict[str, list[str]] = {}
+    for module in MODULES:
+        for node in parsed(module).body:
+            is_alias = isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) == "TypeAlias"
+            is_variable = isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("TypeVar(")
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(module)
+            elif isinstance(node, ast.AnnAssign) and is_alias:
+                places.setdefault(ast.unparse(node.target), []).append(module)
+            elif isinstance(node, ast.Assign) and is_variable:
+                places.setdefault(ast.unparse(node.targets[0]), []).append(module)
+    assert {name: found for name, found in places.items() if len(found) > 1 and len(name) > 1} == {}
 
 
 def test_every_module_has_a_docstring() -> None:

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,10 +55,13 @@ class Kills:
         return f"{', '.join(victims)}; {self.during_batch} of them during a batch; {gave_up}"
 
 
-def session(master: str) -> SparkSession:
-    """Returns a session for a job that is killed, in which Spark never gives up after failed tasks."""
+def session(master: str, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """Returns a session for a job that is killed, in which Spark never gives up after failed tasks.
+
+    settings: of Spark, besides those here or instead of them.
+    """
     os.environ |= SETTINGS
-    settings = {
+    defaults = {
         "spark.driver.memory": "1g",
         "spark.executor.memory": "512m",
         "spark.ui.enabled": "false",
@@ -70,7 +73,7 @@ def session(master: str) -> SparkSession:
         "spark.deploy.maxExecutorRetries": "-1",
     }
     builder = SparkSession.builder.master(master)
-    for name, value in settings.items():
+    for name, value in (defaults | dict(settings or {})).items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")

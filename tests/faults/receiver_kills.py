@@ -6,7 +6,6 @@ even intervals and is started again on the same port. Exit code 1 if a line was 
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from skewless.ingest.sender import send
+from tests.faults import harm
 from tests.faults.claims import Claim, judged
 from tests.faults.killing import compared
 from tests.ingest.receiving import listening, values
@@ -48,7 +48,7 @@ def start(log: Path, port: str = "0") -> Started:
 
 def kill(process: subprocess.Popen[str]) -> None:
     with process:
-        process.send_signal(signal.SIGKILL)
+        harm.kill(process)
 
 
 def sent(log: Path, kills: int) -> list[str]:

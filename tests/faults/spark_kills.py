@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,12 +29,18 @@ from rich.console import Console
 from rich.table import Table
 
 import skewless.spark as sl
-from tests.environment import SETTINGS
-from tests.faults.killing import processes
+from tests.faults import harm
+from tests.faults.killing import processes, session
 
 ROWS, KEYS, SOURCES, WORKERS, EXECUTORS = 20_000, 30, 4, 6, 2
 DELAY = 0.01  # seconds that a group takes in Python, so that a stage runs long enough to be hit
 PATIENCE = 120  # seconds to wait for executors to come back
+CLUSTER = f"local-cluster[{EXECUTORS},1,1024]"
+SETTINGS = {
+    "spark.sql.shuffle.partitions": str(WORKERS),
+    "spark.sql.adaptive.coalescePartitions.enabled": "false",  # several tasks in every stage, small as it is
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+}
 
 
 @dataclass(frozen=True)
@@ -47,27 +52,6 @@ class Kill:
     repeated: int  # stages that ran again, at least in part
     seconds: float
     is_equal: bool
-
-
-def session() -> SparkSession:
-    os.environ |= SETTINGS
-    settings = {
-        "spark.driver.memory": "1g",
-        "spark.executor.memory": "512m",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "OFF",
-        "spark.sql.shuffle.partitions": str(WORKERS),
-        "spark.sql.adaptive.coalescePartitions.enabled": "false",  # several tasks in every stage, small as it is
-        "spark.sql.autoBroadcastJoinThreshold": "-1",
-        "spark.task.maxFailures": "100",  # what is counted here are kills, not failures
-        "spark.stage.maxConsecutiveAttempts": "100",
-        "spark.deploy.maxExecutorRetries": "-1",
-    }
-    builder = SparkSession.builder.master(f"local-cluster[{EXECUTORS},1,1024]")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
 
 
 def skewed(spark: SparkSession, seed: int, rows: int = ROWS) -> DataFrame:
@@ -166,7 +150,7 @@ def kills(spark: SparkSession, number: int) -> Iterator[Kill]:
                     at = reading(context, group)
                     if at is not None:
                         alive = executors()
-                        os.kill(alive[count % len(alive)], signal.SIGKILL)
+                        harm.kill(alive[count % len(alive)])
                     sleep(0.005)
                 result = running.result()
                 if attempt > 10:
@@ -186,7 +170,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Kill executors while routed rows are read.")
     parser.add_argument("--kills", type=int, default=20)
     number = parser.parse_args().kills
-    spark = session()
+    spark = session(CLUSTER, SETTINGS)
     shown = Table(title=f"{number} executors killed while a shuffle was read")
     for title in ("query", "stage", "tasks done", "stages run again", "seconds", "result"):
         shown.add_column(title, justify="left" if title in ("query", "result") else "right")

@@ -1,13 +1,14 @@
 """Kills a stream with keyed state, and a join of two streams, again and again: results are those of undisturbed ones.
 
-`python -m tests.faults.state_kills [kills] [batches] [seed]` kills a stateful stream this many times: its driver, all
-of its processes, executors, or Python workers. Its hot keys change, so that keys move, and it is rescaled up and down.
-In the end the state of every key, and every row of output, must be those of an oracle. A join of two streams gets a
-third of the kills. Exit code 1 if anything differs.
+`python -m tests.faults.state_kills [kills] [batches] [seed] [master]` kills a stateful stream this many times: its
+driver, all of its processes, executors, or Python workers. Its hot keys change, so that keys move, and it is rescaled
+up and down. In the end the state of every key, and every row of output, must be those of an oracle. A join of two
+streams gets a third of the kills, and at least one. Exit code 1 if anything differs.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from threading import Thread
 from time import sleep
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +42,19 @@ IDLE = 25  # seconds of event time without rows after which it is, too
 EARLY, LATE = -3, 12  # seconds: how far the right row of a pair is after the left one
 OUTPUT, STATE = "k string, n long, total long, gone boolean", "n long, total long, last array<long>"
 EVENTS = "k string, v long, ts timestamp"
+
+
+class Run(NamedTuple):
+    """How often a stream is killed, and what it reads."""
+
+    kills: int
+    batches: int
+    seed: int
+    master: str
+
+    def part(self, parts: int) -> Run:
+        """Returns a run with a part of the kills and batches."""
+        return self._replace(kills=max(1, self.kills // parts), batches=self.batches // parts)
 
 
 def batch_of(number: int, rows: int, seed: int) -> tuple[list[str], list[int], list[int]]:
@@ -163,8 +177,8 @@ def joined(directory: str, master: str) -> None:
 JOBS = {"stateful": stateful, "joined": joined}
 
 
-def killed(job: str, directory: Path, kills: int, seed: int) -> Kills:
-    return disturbed("tests.faults.state_kills", [job, str(directory), CLUSTER], directory, kills, seed)
+def killed(job: str, directory: Path, run: Run) -> Kills:
+    return disturbed("tests.faults.state_kills", [job, str(directory), run.master], directory, run.kills, run.seed)
 
 
 def output(directory: Path, columns: list[str]) -> list[tuple[Any, ...]]:
@@ -192,9 +206,9 @@ def states_of(checkpoint: str) -> dict[str, Any]:
     return {row["k"]: (row["n"], row["total"], row["last"]) for row in rows}
 
 
-def of_state(directory: Path, kills: int, batches: int, seed: int) -> list[Claim]:
-    wanted, states = write_events(directory / "in", batches, seed)
-    done = killed("stateful", directory, kills, seed)
+def of_state(directory: Path, run: Run) -> list[Claim]:
+    wanted, states = write_events(directory / "in", run.batches, run.seed)
+    done = killed("stateful", directory, run)
     lost, wrong = compared(Counter(output(directory / "out", ["k", "n", "total", "gone"])), wanted)
     saved = states_of(f"{directory}/checkpoint")
     different = [key for key in {*saved, *states} if saved.get(key) != states.get(key)]
@@ -202,37 +216,39 @@ def of_state(directory: Path, kills: int, batches: int, seed: int) -> list[Claim
     miscounted = sum(record["rows"] != ROWS or sum(record["loads"]) != ROWS for record in records)
     rescaled = sum(former["workers"] != latter["workers"] for former, latter in pairwise(records))
     return [
-        Claim("kills", done.total, at_least=kills, besides=str(done)),
+        Claim("kills", done.total, at_least=run.kills, besides=str(done)),
         Claim("keys with another state", len(different), at_most=0, besides=f"of {len(states):,}"),
         Claim("rows lost", lost, at_most=0, besides=f"of {wanted.total():,}"),
         Claim("rows doubled or wrong", wrong, at_most=0),
-        Claim("batches without a record", batches - len(records), at_most=0),
+        Claim("batches without a record", run.batches - len(records), at_most=0),
         Claim("batches whose record has another number of rows", miscounted, at_most=0),
         Claim("batches in which keys moved", sum(record["moved"] > 0 for record in records), at_least=1),
-        Claim("changes of the number of workers", rescaled, at_least=min(3, batches // RESCALING - 1)),
+        Claim("changes of the number of workers", rescaled, at_least=min(3, run.batches // RESCALING - 1)),
     ]
 
 
-def of_pairs(directory: Path, kills: int, batches: int, seed: int) -> list[Claim]:
-    wanted = write_sides(directory / "in", batches, seed)
-    done = killed("joined", directory, kills, seed)
+def of_pairs(directory: Path, run: Run) -> list[Claim]:
+    wanted = write_sides(directory / "in", run.batches, run.seed)
+    done = killed("joined", directory, run)
     pairs = Counter(row[1:] for row in output(directory / "out", ["k", "v", "ts", "w"]))
     lost, wrong = compared(pairs, wanted)
     return [
-        Claim("kills", done.total, at_least=kills, besides=str(done)),
+        Claim("kills", done.total, at_least=run.kills, besides=str(done)),
         Claim("pairs lost", lost, at_most=0, besides=f"of {wanted.total():,}"),
         Claim("pairs doubled or wrong", wrong, at_most=0),
     ]
 
 
 def main() -> None:
-    given = [int(argument) for argument in sys.argv[1:]]
-    kills, batches, seed = [*given, *(30, 90, 0)[len(given) :]]
-    kept = True
+    parser = argparse.ArgumentParser(description="Kill a stream with keyed state, and a join of two streams.")
+    for name, default in (("kills", 30), ("batches", 90), ("seed", 0)):
+        parser.add_argument(name, type=int, nargs="?", default=default)
+    parser.add_argument("master", nargs="?", default=CLUSTER)
+    whole, kept = Run(**vars(parser.parse_args())), True
     for name, measured, part in (("keyed state", of_state, 1), ("two streams", of_pairs, 3)):
         with tempfile.TemporaryDirectory(prefix="skewless-kills-", ignore_cleanup_errors=True) as directory:
-            claims = measured(Path(directory), kills // part, batches // part, seed)
-        kept &= judged(f"{name}, killed over {batches // part} batches", claims)
+            claims = measured(Path(directory), whole.part(part))
+        kept &= judged(f"{name}, killed over {whole.part(part).batches} batches", claims)
     sys.exit(not kept)
 
 

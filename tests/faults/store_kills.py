@@ -1,8 +1,8 @@
 """Kills a task of the keyed store with SIGKILL, line by line; the next attempt must succeed with what it left.
 
-`python -m tests.faults.store_kills <directory> <stride> <many>` kills a task at every `stride`-th line. From `many`
-states on, states that arrive at once stay in a file. A program of its own, because it forks, which a process with
-threads should not. Prints how many tasks it killed, and how many ended before they could be killed.
+`python -m tests.faults.store_kills [strides...]` kills a task at every 37th, 41st and 47th line, or as given. Does so
+where states that arrive at once go to a database, and where they stay in a file. A program of its own, because it
+forks, which a process with threads should not. Exit code 1 if an attempt fails, or finds other states than it should.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,6 +25,7 @@ import skewless.store
 from skewless import RoutingTable
 from skewless.kernels.position import key_positions
 from skewless.store import Manifest, Receipt, Share, StateStore, hotcopy, merge, open_hot_copy, sweep
+from tests.faults.claims import Claim, judged
 
 KEY, STATE = pa.schema({"k": pa.int64()}), pa.schema({"n": pa.int64()})
 KEYS = 60
@@ -83,9 +86,8 @@ def task(root: Path, store: StateStore, manifest: Manifest, share: Share, versio
     (root / "receipt.tmp").rename(root / "receipt")
 
 
-def main() -> None:
-    root, stride = Path(sys.argv[1]), int(sys.argv[2])
-    hotcopy.MANY = int(sys.argv[3])
+def killed(root: Path, stride: int) -> tuple[int, int]:
+    """Runs 60 batches; returns how many tasks were killed, and how many ended before that."""
     store = StateStore(str(root / "durable"), KEY, STATE)
     manifest, kills, ends, line = Manifest.empty(store), 0, 0, 0
     tables = [RoutingTable.hashed(1), RoutingTable.hashed(2)]  # half of the keys come and go
@@ -117,7 +119,22 @@ def main() -> None:
             parts = [merge(store, some, share, worker) for worker, share in enumerate(shares)]
             manifest = manifest.merged(store, some, parts)
         sweep(store, [manifest])
-    print(kills, ends)
+    return kills, ends
+
+
+def main() -> None:
+    strides, holds = [int(argument) for argument in sys.argv[1:]] or [37, 41, 47], True
+    for stride, many in product(strides, (1, hotcopy.MANY)):
+        hotcopy.MANY = many
+        with tempfile.TemporaryDirectory(prefix="skewless-kills-") as directory:
+            kills, ends = killed(Path(directory), stride)
+        title = f"a task of the store, killed every {stride} lines; {many} or more states stay in a file"
+        claims = [
+            Claim("kills", kills, at_least=41),
+            Claim("tasks that ended before they could be killed", ends, at_least=1),
+        ]
+        holds &= judged(title, claims)
+    sys.exit(not holds)
 
 
 if __name__ == "__main__":
