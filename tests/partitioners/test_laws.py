@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skewless import partitioner
+from skewless.partitioner import AnyPartitioner
+from skewless.partitioners import ALL
 from skewless.testing import LAWS, Law, Tuples, check_partitioner
 from tests.variants import N_WORKERS, TUPLES, VARIANTS
 
@@ -24,6 +26,8 @@ def test_law(law: Law, name: str, params: dict[str, Any]) -> None:
     holds()
 
 
-@pytest.mark.parametrize(("name", "params"), VARIANTS)
-def test_check_partitioner_accepts_ours(name: str, params: dict[str, Any]) -> None:
-    check_partitioner(type(partitioner(name, 2)), **params)
+@pytest.mark.compiled
+@pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.name)
+def test_check_partitioner_accepts_ours(cls: type[AnyPartitioner]) -> None:
+    """As users call it, with default parameters; all variants have just been tested law by law."""
+    check_partitioner(cls)

@@ -18,7 +18,6 @@ from pyspark.sql import functions as F
 
 import skewless.spark as sl
 from skewless import RoutingTable
-from skewless.spark.exact import Sourced
 from skewless.spark.keys import hashed
 from skewless.spark.plans import explained, reads, task_slots
 from tests.spark.frames import skewed
@@ -89,9 +88,12 @@ class Frame:
     keys: int
     hot: int  # percent
     width: int
+    nulls: bool  # a tenth of the rows has no key
 
     def rows(self, spark: SparkSession) -> DataFrame:
-        key = F.when(F.col("id") % 100 < self.hot, F.lit(0)).otherwise(F.xxhash64("id") % self.keys)
+        # Another hash than that by which rows are sampled: numbers of rows are ids here.
+        key = F.when(F.col("id") % 100 < self.hot, F.lit(0)).otherwise(F.xxhash64("id", F.lit(7)) % self.keys)
+        key = F.when(F.col("id") % 10 > 0, key) if self.nulls else key
         text = F.repeat(F.lit("x"), self.width) if self.width else F.lit("")
         return spark.range(self.n, numPartitions=3).select(key.alias("k"), F.col("id").alias("v"), text.alias("t"))
 
@@ -102,8 +104,20 @@ FRAMES = st.builds(
     keys=st.sampled_from([1, 3, 40, 3000]),
     hot=st.sampled_from([0, 30, 90]),
     width=st.sampled_from([0, 20]),
+    nulls=st.booleans(),
 )
-ASKED: list[dict[str, Any]] = [{}, {"n_workers": 5}, {"partitioner": "kip"}, {"partitioner": "level", "n_workers": 3}]
+ASKED: list[dict[str, Any]] = [
+    {},
+    {"n_workers": 5},
+    {"partitioner": "kip"},
+    {"partitioner": "level", "n_workers": 3},
+    {"partitioner": RoutingTable.hashed(6)},
+    {"partitioner": sl.Exact("kip"), "n_workers": 3},
+    {"sample": 0.5, "n_workers": 4},
+    {"how": "left", "n_workers": 4},
+    {"into": "number"},
+]
+ONLY = {"how": ("join",), "into": ("repartition",)}  # parameters that only these verbs have
 
 
 @settings(max_examples=EXAMPLES)
@@ -113,6 +127,9 @@ def test_explain_says_what_the_verb_does(
 ) -> None:
     if asked.get("partitioner") == "level" and operator in TELLS_TASKS:
         asked = {**asked, "partitioner": "kip"}  # level splits keys by default, where these need them whole
+    asked = {name: value for name, value in asked.items() if operator in ONLY.get(name, (operator,))}
+    if operator == "join":  # decides itself how many rows to look at, and takes no Exact
+        asked = {name: value for name, value in asked.items() if name != "sample" and not isinstance(value, sl.Exact)}
     df = frame.rows(spark)
     other = OTHERS[operator](df) if operator in OTHERS else None
     said = sl.explain(df, "k", operator=operator, other=other, **asked)
@@ -121,7 +138,6 @@ def test_explain_says_what_the_verb_does(
     assert bool(exchanges) == (said.decision.routing is not None)
     assert {int(workers) for workers in exchanges} <= {said.n_workers}
     assert ("leave it to Spark" in str(said)) == (said.decision.routing is None)
-    assert not isinstance(said.decision.routing, Sourced)
     if frame.n and operator in TELLS_TASKS and isinstance(said.decision.routing, RoutingTable):
         # The rows are where the very table says, and the longest task is as long as was predicted.
         keys = df.select(hashed(df, ["k"])).toArrow().column(0).to_numpy().view(np.uint64)
@@ -257,6 +273,7 @@ def test_little_data_is_left_to_spark_unless_workers_are_asked_for(spark: SparkS
         assert ("xxhash64" in explained(moved)) == is_ours
 
 
+@pytest.mark.parametrize("spark", ["classic"], indirect=True)
 def test_what_spark_does_as_well_is_left_to_it(spark: SparkSession) -> None:
     """Little data, and much of it with even keys; but not some large keys, nor what somebody asks for."""
     tiny, some, much = (spark.range(n).withColumnRenamed("id", "v") for n in (9, 200_000, 9_000_000))

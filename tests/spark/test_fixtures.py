@@ -30,7 +30,9 @@ def canonical(value: Any) -> Any:
     return tuple(map(canonical, value)) if isinstance(value, tuple) else value
 
 
-@pytest.mark.parametrize("name", jobs.JOBS)
+@pytest.mark.parametrize(
+    ("spark", "name"), [*(("classic", name) for name in jobs.JOBS), ("connect", "keyed_state")], indirect=["spark"]
+)
 def test_a_query_continues_from_a_saved_checkpoint(spark: SparkSession, name: str, tmp_path: Path) -> None:
     directory = unpacked(name, tmp_path)
     more = 2

@@ -13,7 +13,10 @@ from pyspark.sql import functions as F
 
 import skewless.spark as sl
 from skewless.spark import plans
+from skewless.spark.decision import decide
+from skewless.spark.keys import keyed
 from skewless.spark.plans import Session, explained, parallelism, reads, task_slots
+from skewless.spark.request import Request
 from tests.spark.frames import skewed
 
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
@@ -94,4 +97,9 @@ def test_workers_by_default(spark: SparkSession) -> None:
     assert sl.repartition(df, "k", partitioner="level").select(F.spark_partition_id()).distinct().count() == 2
     assert sl.explain(df, "k").n_workers == 2
     many = df.select(F.explode(F.array_repeat("k", 1000)).alias("k"))
-    assert sl.explain(many, "k").n_workers == 7  # who knows how much that is
+    decision = decide(Request("applyInPandas", (keyed(many, ["k"]),), "level"))
+    assert decision.inputs.rows == (many.count(),)  # how much that is, is known when they have been counted
+    assert decision.n_workers == parallelism(spark, 12 * many.count()) == 3
+    tiny = df.join(df.select("k").distinct(), "k")
+    assert "so little data" in sl.explain(tiny, "k").reason
+    assert decide(Request("applyInPandas", (keyed(tiny, ["k"]),))).profiles == ()

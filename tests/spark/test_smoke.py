@@ -86,6 +86,9 @@ def test_without_checksums_keys_are_not_split(spark: SparkSession, rows: DataFra
     spark.conf.set(setting, "false")
     try:
         with pytest.raises(ValueError, match="orderIndependentChecksum"):
-            sl.group_by(rows, "k", n_workers=4).agg(all=sl.collect_list("v"))
+            sl.group_by(rows, "k", partitioner="level", n_workers=4).agg(all=sl.collect_list("v"))
+        whole = sl.group_by(rows, "k", n_workers=4).agg(all=sl.collect_list("v"))
+        assert equal(whole.select("k", F.size("all")), rows.groupBy("k").count())
     finally:
         spark.conf.set(setting, "true")
+    assert sl.explain(rows, "k", operator="collect_list", n_workers=4).split >= 1

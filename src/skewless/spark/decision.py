@@ -65,7 +65,7 @@ class Decision:
 
         Runs a job for the hottest keys, and one for a profile if there is none yet.
         """
-        profiled = self if self.profiles else replace(self, profiles=_profiled(self))
+        profiled = self if self.profiles else _profiled(self)
         return replace(profiled, hottest=tuple(hottest(self.request.frames, profiled.histogram, LOOKED_UP)))
 
     @property
@@ -150,15 +150,18 @@ def decide(request: Request) -> Decision:
         return _as_given(left, by)
     if isinstance(by, Exact):
         return _routed_by_tuple(left)
-    if request.may_leave and left.inputs.size < (SMALL if request.native else TINY):
+    little = SMALL if request.native else TINY
+    if request.may_leave and left.inputs.likely_size < little:
         return replace(left, reason=_LITTLE)
     if request.operator == "join" and by == "auto" and broadcasts(plain_join(request)):
         return replace(left, reason=_BROADCAST, shuffles=False)
-    decision = replace(left, profiles=_profiled(left), reason=_HASHED_WELL)
+    decision = _profiled(left)
+    if request.may_leave and decision.inputs.rows and decision.inputs.size < little:
+        return replace(decision, reason=_LITTLE)
     if request.operator == "join":
         return _join(decision)
     if request.may_leave and decision.hashing_suffices:
-        return decision
+        return replace(decision, reason=_HASHED_WELL)
     partitioner = request.partitioner_for(decision.n_workers)
     forecast = partitioner.explained(decision.histogram, RoutingTable.hashed(decision.n_workers))
     if forecast.table.splits_keys:
@@ -184,11 +187,15 @@ def plain_join(request: Request) -> DataFrame:
     return left.df.join(right.df, list(left.names), request.how)
 
 
-def _profiled(decision: Decision) -> tuple[Profile, ...]:
+def _profiled(decision: Decision) -> Decision:
+    """Returns the same decision with profiles of its keys, and with the number of rows if it was not known."""
     request, sizes = decision.request, decision.inputs.reads
-    if request.operator == "join":  # errors in the counts of both sides multiply, so take larger samples
-        return tuple(profiles(request.frames, None, matching=True, sizes=sizes))
-    return tuple(profiles(request.frames, request.sample, n_workers=decision.n_workers, sizes=sizes))
+    if request.operator == "join":  # both sides are looked at closely: their keys' products matter
+        measured = profiles(request.frames, None, matching=True, sizes=sizes)
+    else:
+        measured = profiles(request.frames, request.sample, n_workers=decision.n_workers, sizes=sizes)
+    inputs = decision.inputs.counted(profile.rows for profile in measured)
+    return replace(decision, inputs=inputs, profiles=tuple(measured))
 
 
 def _routed_by_tuple(left: Decision) -> Decision:
@@ -196,9 +203,9 @@ def _routed_by_tuple(left: Decision) -> Decision:
     alone = not request.splits and not partitioner.sources_agree
     meet = not alone or len(request.frames) == 1
     require(meet, f"{partitioner.name} decides in the order of its rows: in two DataFrames, equal keys would not meet")
-    # Checked before sources look at the rows, which may take long.
-    if Sourced(partitioner, alone=alone).splits_keys:
-        check_splitting(request.df)
+    # One source keeps the keys whole, but where it sends them still depends on the order of its rows.
+    if Sourced(partitioner).splits_keys:
+        check_splitting(request.df, "routing by the order of rows")
     routing = Sourced(partitioner, exact.learned(partitioner, *request.frames), alone)
     return replace(left, routing=routing, partitioner=partitioner.name, reason=_BY_TUPLE)
 

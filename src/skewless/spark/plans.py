@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import ceil, inf, isinf
 from typing import Any, NamedTuple, cast
@@ -28,6 +28,7 @@ class Reads(NamedTuple):
     rows: float  # estimated if Spark knows only the bytes
     most: float  # rows that the DataFrame can have at most
     grows: bool  # an operator of the plan may return more rows than it gets
+    joins: bool = False  # only joins may do so; those of small tables seldom return much more
 
     def portion(self, enough: int) -> float:
         """Returns the share of the rows that gives `enough` rows; 1 if their number is unknown."""
@@ -45,7 +46,7 @@ _UNITS = {unit: 1024**power for power, unit in enumerate(("B", "KiB", "MiB", "Gi
 
 def reads(df: DataFrame) -> Reads:
     """Adds up what the leaves of a DataFrame's plan read. Runs no job."""
-    size, rows, most, grows = 0.0, 0.0, 0.0, False
+    size, rows, most, growing = 0.0, 0.0, 0.0, set()
     logical = explained(df, "cost").partition("== Physical Plan ==")[0].splitlines()
     nodes = [(match, line) for line in logical if (match := _NODE.match(line))]
     depths = [len(match[1]) for match, _ in nodes]
@@ -54,7 +55,7 @@ def reads(df: DataFrame) -> Reads:
         is_leaf = following <= depth
         if not is_leaf:
             most += 0.0 if node in _KEEPING else inf
-            grows |= node not in _KEEPING | _FOLDING
+            growing |= {node} - _KEEPING - _FOLDING
             continue
         if unit not in _UNITS:
             return Reads(inf, inf, inf, True)  # EiB: Spark's default for an unknown size
@@ -64,7 +65,7 @@ def reads(df: DataFrame) -> Reads:
         size += leaf_size
         rows += float(counted) if counted else leaf_size / (WIDTH * max(columns, 1))
         most += float(counted) if counted and node in _COUNTED else inf
-    return Reads(size, rows, most, grows)
+    return Reads(size, rows, most, bool(growing), growing == {"Join"})
 
 
 def explained(df: DataFrame, mode: str = "simple") -> str:
@@ -120,6 +121,7 @@ class Inputs:
     """What Spark says of the DataFrames that a verb gets; it is asked at most once, and only where that matters."""
 
     frames: tuple[DataFrame, ...]
+    rows: tuple[int, ...] = ()  # of each DataFrame, once they have been counted
 
     @property
     def spark(self) -> SparkSession:
@@ -132,13 +134,24 @@ class Inputs:
 
     @cached_property
     def size(self) -> float:
-        """Bytes of all DataFrames together; infinite if unknown."""
+        """Bytes of all DataFrames together, as counted or, before, as read; infinite if unknown."""
+        if self.rows:
+            return sum(WIDTH * len(df.columns) * rows for df, rows in zip(self.frames, self.rows, strict=True))
         return sum(inf if frame.grows else frame.bytes for frame in self.reads)
+
+    @property
+    def likely_size(self) -> float:
+        """Bytes that are likely to be processed; infinite if an operator, other than a join, may make many of few."""
+        return sum(inf if frame.grows and not frame.joins else frame.bytes for frame in self.reads)
 
     @cached_property
     def workers(self) -> int:
         """The number of workers if the user gives none."""
         return parallelism(self.spark, self.size)
+
+    def counted(self, rows: Iterable[int]) -> Inputs:
+        """Returns the same with the rows of each DataFrame, if what they read does not tell how many there are."""
+        return replace(self, rows=tuple(rows)) if isinf(self.size) else self
 
     @property
     def slots(self) -> int:

@@ -112,6 +112,7 @@ def test_rows_arrive_once_in_balanced_blocks_across_restarts_and_kills(spark: Sp
     assert running.numbers() == [*range(20_000)]
 
 
+@pytest.mark.parametrize("spark", ["classic"], indirect=True)
 def test_senders_wait_for_a_slow_query_whose_batches_are_balanced_blocks(spark: SparkSession, tmp_path: Path) -> None:
     running = Running(spark, tmp_path, pending=300_000, most_rows=6000)
     query = running.start(processingTime="1 hour")

@@ -19,7 +19,7 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField, Str
 
 import skewless.spark as sl
 from skewless import RoutingTable, streams
-from skewless.spark.state import merging
+from skewless.spark.state import routing
 from skewless.spark.state.function import KeyFunction
 from skewless.spark.state.merging import MergedSegments
 from skewless.spark.state.operator import Stateful
@@ -82,7 +82,7 @@ def test_states_are_those_of_a_dict_while_keys_move_and_workers_change(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_turn: int
 ) -> None:
     """Also where there are more workers than tasks."""
-    monkeypatch.setattr(merging, "IN_TURN", in_turn)
+    monkeypatch.setattr(routing, "IN_TURN", in_turn)
     monkeypatch.setattr("skewless.store.manifest.SEGMENTS", 1)  # merge as soon as there is something to merge
     files, op, state = Checkpoint(str(tmp_path)), operator(counting()), None
     background: Background[MergedSegments] = Background("test-merge")

@@ -25,6 +25,7 @@ from tests.spark.batches import (
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
 
 
+@pytest.mark.parametrize("spark", ["classic"], indirect=True)
 def test_windows_and_late_rows_are_those_of_structured_streaming(spark: SparkSession, tmp_path: Path) -> None:
     """It ends the windows of a batch at once if nothing else is there to read; ours always does."""
     batches = [batch_of(400, number, late=0.2) for number in range(5)]
@@ -43,14 +44,22 @@ def test_windows_and_late_rows_are_those_of_structured_streaming(spark: SparkSes
 
 
 @pytest.mark.parametrize(
-    ("size", "slide", "partitioner"), [(10, 10, "auto"), (20, 5, "level"), (15, 10, "dalton"), (40, 4, "pkg")]
+    ("spark", "size", "slide", "partitioner"),
+    [
+        ("classic", 10, 10, "auto"),
+        ("connect", 10, 10, "auto"),
+        ("classic", 20, 5, "level"),
+        ("connect", 15, 10, "dalton"),
+        ("classic", 40, 4, "pkg"),
+    ],
+    indirect=["spark"],
 )
 def test_windows_equal_those_of_plain_spark(
     spark: SparkSession, tmp_path: Path, size: int, slide: int, partitioner: str
 ) -> None:
-    events = read(spark, write(tmp_path / "in", BATCHES))
+    events, workers = read(spark, write(tmp_path / "in", BATCHES)), None if partitioner == "auto" else 5
     job = (
-        sl.stream(events, "k", time="ts", watermark="5 seconds", partitioner=partitioner, n_workers=5)
+        sl.stream(events, "k", time="ts", watermark="5 seconds", partitioner=partitioner, n_workers=workers)
         .window(f"{size} seconds", f"{slide} seconds")
         .agg(n=sl.count(), s=sl.sum("v"))
     )
@@ -146,6 +155,7 @@ def test_update_mode_emits_the_windows_that_a_batch_changed(spark: SparkSession,
         assert Counter(map(tuple, rows)) == Counter(wanted)
 
 
+@pytest.mark.parametrize("spark", ["classic"], indirect=True)
 def test_many_small_batches_leave_few_files(spark: SparkSession, tmp_path: Path) -> None:
     batches = [batch_of(20, number) for number in range(24)]
     checkpoint = tmp_path / "checkpoint"
