@@ -35,11 +35,13 @@ def kinds(tuples: int, keys: int) -> dict[str, Keys]:
 
 
 def accumulator(keys: Keys, budget: int = BUDGET) -> Accumulator:
+    """Returns an empty accumulator for a batch of these keys."""
     n_keys = np.unique(keys).size
     return Accumulator((0, keys.size), expected_tuples=keys.size, expected_keys=n_keys, budget=budget)
 
 
 def accumulated(keys: Keys, budget: int) -> Accumulated:
+    """Returns the sorted list that the accumulator releases at the end of a batch of these keys."""
     a = accumulator(keys, budget)
     a.add(keys, np.arange(keys.size))
     return a.release()
@@ -68,6 +70,10 @@ def by_count(distinct: Keys, counts: Counts) -> tuple[Keys, Counts]:
 
 
 def one_round(keys: Keys, distinct: Keys, counts: Counts) -> Times:
+    """Times the accumulator and its peers once.
+
+    distinct, counts: the keys as a hash table would have counted them on arrival.
+    """
     a, times, peer = accumulator(keys), np.arange(keys.size), partitioner("prompt", 1)
 
     return Times(
@@ -80,6 +86,7 @@ def one_round(keys: Keys, distinct: Keys, counts: Counts) -> Times:
 
 
 def speed() -> Table:
+    """Returns a table of times: on arrival, and from the end of the batch to the sorted list."""
     table = Table(title=f"budget {BUDGET}, median of {ROUNDS} rounds (x: times the accumulator's)")
     table.add_column("tuples / keys", style="bold")
     for name in ("stream", "accumulate\nns per tuple", "count only\nns per tuple", "release\nms after the end"):
@@ -113,6 +120,7 @@ def heavy_sorted(counts: Counts) -> Counts:
 
 
 def quality() -> Table:
+    """Returns a table of how the budget for updates affects the order of the list and Prompt's plan from it."""
     tuples, n_keys = SIZES[0]
     table = Table(title=f"{tuples:,} tuples, {n_keys:,} keys; Prompt's plan for {N_WORKERS} blocks")
     table.add_column("stream", style="bold")

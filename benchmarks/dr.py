@@ -59,10 +59,12 @@ class Course:
 
 
 def tokens(exponent: float, number: int, n_keys: int = KEYS) -> Keys:
+    """Returns the tokens of a batch, as numbers by rank."""
     return streams.zipf(ROWS, n_keys, exponent, seed=number)
 
 
 def counted(keys: Keys) -> Histogram:
+    """Returns how often each key occurs, heaviest first."""
     distinct, counts = np.unique(keys, return_counts=True)
     order = np.lexsort((distinct, -counts))
     return Histogram(distinct[order], counts[order].astype(np.float64))

@@ -60,6 +60,11 @@ CASES = (
 
 
 def side(spark: SparkSession, hot: dict[int, int], name: str, maps: int) -> DataFrame:
+    """Returns one side of a join, cached in `maps` partitions: hot keys, and keys with one row each.
+
+    hot: the rows of each hot key.
+    name: of the column besides the key.
+    """
     cold = range(10, 10 + ROWS - sum(hot.values()))
     keys = np.random.default_rng(1).permutation([*cold, *(key for key, rows in hot.items() for _ in range(rows))])
     df = spark.createDataFrame(pd.DataFrame({"k": [f"key {key}" for key in keys]})).repartition(maps)
@@ -69,6 +74,8 @@ def side(spark: SparkSession, hot: dict[int, int], name: str, maps: int) -> Data
 
 
 def waiting(cost: float) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Returns a function that waits `cost` seconds per row and counts the rows."""
+
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             time.sleep(cost * batch.num_rows)
@@ -85,6 +92,7 @@ def salted(left: DataFrame, right: DataFrame, how: str, salts: int) -> DataFrame
 
 
 def raced(spark: SparkSession, case: Case) -> list[Claim]:
+    """Compares a join of ours with plain Spark and, where it gives correct results, with the best manual salting."""
     left, right = side(spark, case.left, "a", case.maps), side(spark, case.right, "b", case.maps)
     work = waiting(SLOTS * MEAN / left.join(right, "k", case.how).count())
 

@@ -27,7 +27,7 @@ LARGE, TINY, BYTES, WORKERS = 2_000_000, 1000, 60, 16
 
 
 def first(rows: Any) -> Any:
-    """A typical grouped function."""
+    """Returns the first row of a group, as a typical grouped function."""
     return rows.head(1)
 
 

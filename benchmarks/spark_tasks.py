@@ -23,7 +23,7 @@ BOUND = 1.2
 
 
 def same() -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A new function each time: `with_quick_start` changes its argument."""
+    """Returns a new function each time, since `with_quick_start` changes its argument."""
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
@@ -32,6 +32,8 @@ def same() -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
 
 
 def first() -> Callable[[Any], Any]:
+    """Returns a new grouped function, which returns the first row of a group."""
+
     def row(rows: Any) -> Any:
         return rows.head(1)
 

@@ -111,7 +111,7 @@ class Feed:
         return spark.readStream.schema("k string, v long").parquet(str(self.source))
 
     def count(self, spark: SparkSession, initial: DataFrame | None = None, n_workers: int | None = WORKERS) -> sl.Query:
-        """Starts our count."""
+        """Starts the count with Skewless and returns its query."""
         stream = sl.stream(self.events(spark), "k", n_workers=n_workers, partitioner="kip")
         job = stream.applyInArrowWithState(in_arrow, OUTPUT, STATE, initialState=initial)
         query = job.start(discard, self.checkpoint)
@@ -187,6 +187,7 @@ def zeros(spark: SparkSession, n_keys: int) -> DataFrame:
 
 
 def sizes(spark: SparkSession, folder: Path) -> list[Claim]:
+    """Compares the time of a batch with many and with few keys of state; checks that no state is lost."""
     feeds = {n_keys: Feed(folder, f"{n_keys:,} keys") for n_keys in (FEW, MANY)}
     for n_keys, feed in feeds.items():
         feed.count(spark, zeros(spark, n_keys))
@@ -210,6 +211,7 @@ def sizes(spark: SparkSession, folder: Path) -> list[Claim]:
 
 
 def rescale(spark: SparkSession, folder: Path) -> list[Claim]:
+    """Changes the number of workers while a query runs; compares the next batch with ordinary ones."""
     feed = Feed(folder, "rescaled")
     query = feed.count(spark, zeros(spark, 20 * KEYS))
     seeds = count()
@@ -305,6 +307,7 @@ class States:
 
 
 def moves(spark: SparkSession, folder: Path) -> list[Claim]:
+    """Compares the bytes that are read after a change of tables with the share of the state that moved."""
     claims = []
     plain = RoutingTable.hashed(WORKERS)
     rows = spark.range(20 * KEYS).select(F.format_string("key %d", "id").alias("k"), F.col("id").alias("v"))

@@ -1,7 +1,7 @@
 """The cost of a batch for the keyed store, by the number of keys with a state, and the cost of a move.
 
 One worker has all keys. A batch touches some of them: it brings the hot copy up to date, gets their states, writes new
-ones to the changelog, and commits. Rounds on the small and the large store are interleaved.
+ones to a segment, and commits. Rounds on the small and the large store are interleaved.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class Stream:
         return open_hot_copy(self.hot, 0, self.store, self.manifest, Share.of(self.table, 0), tally)
 
     def commit(self, keys: NDArray[np.int64], counts: NDArray[np.int64]) -> list[float]:
+        """Writes and commits these counts as the states of keys; returns the seconds of both steps."""
         began = perf_counter()
         names = pa.array(keys).cast(pa.string())
         columns = [

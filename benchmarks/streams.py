@@ -88,6 +88,7 @@ def in_turns(directory: Path, rounds: int = ROUNDS, **jobs: Callable[[Path], Any
 
 
 def counts(spark: SparkSession, directory: Path) -> list[Claim]:
+    """Compares windowed counts with those of Structured Streaming."""
     source = write(directory / "in", (streams.zipf(200_000, 20_000, 1.0, seed=n) for n in range(12)))
 
     def ours(path: Path) -> Any:
@@ -115,6 +116,7 @@ def counts(spark: SparkSession, directory: Path) -> list[Claim]:
 
 
 def waits(spark: SparkSession, directory: Path, wait: float = 0.002, rows: int = 16_000) -> list[Claim]:
+    """Compares an aggregate that waits this many seconds for each row with applyInPandasWithState."""
     source = write(directory / "in", (streams.zipf(rows, 10_000, 1.5, seed=n) for n in range(4)))
 
     def partial(table: pa.Table) -> pa.Table:
@@ -182,6 +184,7 @@ def drift(spark: SparkSession, directory: Path, n: int = 16, rows: int = 100_000
 
 
 def planning(spark: SparkSession, directory: Path) -> list[Claim]:
+    """Measures which share of the time of a batch planning takes."""
     source = write(directory / "in", (streams.zipf(1_000_000, 100_000, 1.0, seed=n) for n in range(4)), seconds=60)
     stream = sl.stream(read(spark, source), "k", time="ts", partitioner="level", n_workers=64)
     query = (
@@ -236,6 +239,7 @@ def sources(spark: SparkSession, directory: Path) -> list[Claim]:
 
 
 def soak(spark: SparkSession, directory: Path) -> list[Claim]:
+    """Runs many small batches, and compares time, files and memory late in the run with those before."""
     batches = int(os.environ.get("SOAK", "300"))
     source = write(directory / "in", (streams.zipf(50, 30, 1.0, seed=n) for n in range(batches)))
     stream = sl.stream(read(spark, source), "k", time="ts", partitioner="level", n_workers=2)

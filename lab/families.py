@@ -23,6 +23,7 @@ class Stream:
     seed: int = 0
 
     def batches(self) -> list[Keys]:
+        """Returns the keys of each batch, in order."""
         n = self.batch * self.n_batches
         keys = streams.drifting(n, self.n_keys, self.exponent, every=self.every * self.batch, seed=self.seed)
         return [keys[start : start + self.batch] for start in range(0, n, self.batch)]
@@ -68,7 +69,7 @@ class Family:
 
     name: str  # of the file
     title: str
-    how: str  # it was measured, as a sentence
+    how: str  # how it was measured, as a sentence
     members: tuple[Member, ...]
     plans: bool = False
 

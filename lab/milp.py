@@ -58,12 +58,12 @@ def achieved(planner: Planner, counts: Counts) -> Quality:
 
 
 def fewest_fragments(counts: Counts, n_blocks: int, size: int) -> int:
-    """Equations 7 to 10, 12 and 13: the fewest fragments with at most so many tuples in each block."""
+    """Returns the fewest fragments with at most `size` tuples in each block (equations 7 to 10, 12 and 13)."""
     return _solved(counts, n_blocks, size, None)
 
 
 def least_cardinality(counts: Counts, n_blocks: int, size: int, fragments: int) -> int:
-    """Returns the least possible maximum of keys in a block, with blocks and fragments within these limits."""
+    """Returns the least possible maximum of keys in a block, with at most this block size and this many fragments."""
     return _solved(counts, n_blocks, size, fragments)
 
 
@@ -106,6 +106,7 @@ class Gap(NamedTuple):
 
 
 def gap(plan: Quality, counts: Counts, n_blocks: int) -> Gap:
+    """Compares a plan with the optimum for these counts."""
     level = ceil(int(counts.sum()) / n_blocks)
     size = max(level, ceil(plan.size))
     return Gap(

@@ -51,6 +51,7 @@ class Run:
 
     @property
     def ratio(self) -> float:
+        """Returns the mean imbalance ratio of all batches."""
         return float(self.ratios.mean())
 
     @property
@@ -70,6 +71,7 @@ class Run:
 
     @property
     def split(self) -> float:
+        """Returns the mean of all batches of the fragments per key."""
         return float(self.splits.mean())
 
     @property

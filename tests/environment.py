@@ -14,8 +14,8 @@ SETTINGS = {
 
 
 def environment() -> dict[str, str]:
-    """Returns the environment for a new process, without what a session of this one has left there.
+    """Returns the environment for a new process, without the variables that Spark sessions of this process have set.
 
-    A session over Connect leaves variables behind that would turn every later one into one over Connect, too.
+    After a session over Connect, these variables would make every later session one over Connect, too.
     """
     return {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")} | SETTINGS

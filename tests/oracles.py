@@ -1,4 +1,4 @@
-"""Every algorithm once more, slow and obvious, in plain Python: keys and parameters -> workers."""
+"""Oracles: slow, obvious versions of every algorithm in plain Python, from keys and parameters to workers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def mixed(key: int, seed: int) -> int:
 
 
 def candidates(key: int, n: int, seed: int, choices: int) -> list[int]:
-    """Double hashing: rounds of equal steps, each round starting one further than the one before."""
+    """Returns distinct workers by double hashing: rounds of equal steps, each starting one worker further on."""
     x = mixed(key, seed)
     first, step = (x >> 32) * n >> 32, 1 + ((x & 0xFFFFFFFF) * (n - 1) >> 32)
     a_round = n // gcd(n, step)
@@ -32,7 +32,7 @@ def candidates(key: int, n: int, seed: int, choices: int) -> list[int]:
 
 
 def argmin(options: list[int], cost: Callable[[int], float]) -> int:
-    """The option of the least cost, the first on ties."""
+    """Returns the option with the least cost, the first one on ties."""
     return min(options, key=cost)
 
 
@@ -179,7 +179,7 @@ class HyperLogLog:
         self.highest = max(self.highest, self.of(self.registers))
 
     def estimate(self) -> float:
-        """It never falls, even where the formula changes."""
+        """Returns the highest estimate so far, since an estimate could fall where the formula changes."""
         return self.highest
 
     @staticmethod
@@ -190,7 +190,7 @@ class HyperLogLog:
 
 
 def holistic(rule: str) -> Callable[..., list[int]]:
-    """Algorithms 1 to 5."""
+    """Returns the oracle of a rule of Holistic (algorithms 1 to 5): cm, am, cam or lm."""
 
     def oracle(
         keys: list[int],
@@ -256,7 +256,7 @@ def dagreedy(
                 if heavy.sure(key) > 1:
                     held.append((now, key, worker))
             holders = {h[2] for h in held if h[1] == key}
-            # 1/2 [holds] - 1/2 (load - mean) / mean, times 2 n mean, which is a whole number.
+            # 1/2 [holds] - 1/2 (load - mean) / mean, times 2 n mean and less a constant, so that it is whole.
             score = [len(tuples) * (w in holders) - n * load[w] for w in range(n)]
             worker = score.index(max(score))
         tuples.append((now, worker))
@@ -267,16 +267,16 @@ def dagreedy(
 
 
 def host_of(key: int, size: int) -> int:
-    """The leading bits, out of 32, of the halves of a key times two constants."""
+    """Returns the host of a key: the leading bits of 32, from its two halves times two constants."""
     upper, lower = divmod(key, 2**32)
     return (lower * 1640531527 + upper * 444758427) % 2**32 * size // 2**32
 
 
-Plan = dict[int, list[tuple[int, float]]]  # of each key: its workers and how much each of them gets
+Plan = dict[int, list[tuple[int, float]]]  # for each key: its workers, and how many of its tuples each of them gets
 
 
 def by_plan(keys: list[int], plan: Plan) -> list[int]:
-    """Each tuple of a key by the golden order of its parts."""
+    """Routes tuples by a plan; `golden` chooses among the workers of a key."""
     spent, workers = dict.fromkeys(keys, 0), list[int]()
     for key in keys:
         spent[key] += 1
@@ -285,7 +285,7 @@ def by_plan(keys: list[int], plan: Plan) -> list[int]:
 
 
 def level(keys: list[int], n: int, seed: int, **params: Any) -> list[int]:
-    """Plan once, with hashing in force before, and route the same keys; if that is worth what it moves."""
+    """Plans once, starting from hashing, and routes the same keys; by hashing if the plan is not worth its moves."""
     moving = params.pop("moving", None)
     old, new = hash_plan(keys, n), level_plan(keys, n, **params)
     (before, _, _), (after, _, arriving) = effort(old, n, old), effort(new, n, old)
@@ -294,7 +294,7 @@ def level(keys: list[int], n: int, seed: int, **params: Any) -> list[int]:
 
 
 def level_after(keys: list[int], n: int, more: list[int]) -> list[int]:
-    """Plan for some keys, then route more of the same ones: a worker with too much passes on to the one below most."""
+    """Plans for some keys, then routes more of them: an overfull worker passes tuples to the one with the most room."""
     plan, spent, workers = level_plan(keys, n), dict.fromkeys(keys, 0), list[int]()
     planned, split = [0.0] * n, [0] * n
     for key, shares in plan.items():
@@ -375,7 +375,7 @@ def level_plan(
 
 
 def packed(sizes: list[float], homes: list[int], share: list[float], even: bool) -> list[int]:
-    """Whole items: all by the longest-processing-time rule, or some kept on their workers if that is as good."""
+    """Packs whole items by the longest-processing-time rule, or keeps some on their workers if that is as good."""
     order = sorted(range(len(sizes)), key=lambda item: -sizes[item])
     best, by_rule = (inf, inf), list[int]()
     for kept in (0.0, 1.0, 0.97, 0.9, 0.75, 0.5):
@@ -429,7 +429,7 @@ def dalton(
     greedy: bool = False,
     times: list[int] | None = None,
 ) -> list[int]:
-    """Algorithm 1 with lists: tuples in the window, and for each hot key its estimates and who holds it."""
+    """Routes by algorithm 1 with lists: tuples in the window, and for each hot key its estimates and workers."""
     slide, slides = (window.slide, window.slides) if window else (2**62, 1)
     length = window.slide if window else 1000
     tuples: list[tuple[int, int]] = []  # slide, worker
@@ -494,7 +494,7 @@ def hash_plan(keys: list[int], n: int) -> Plan:
 
 
 def effort(plan: Plan, n: int, old: Plan) -> tuple[float, float, float]:
-    """The busiest worker, the busiest reducer, and where most arrives."""
+    """Returns the tuples of the busiest worker, the parts at the busiest reducer, and the most that arrive anywhere."""
     load, reducers, arriving = ([0.0] * n for _ in range(3))
     size = 1 << (64 * n - 1).bit_length()
     for key, shares in plan.items():
@@ -506,7 +506,7 @@ def effort(plan: Plan, n: int, old: Plan) -> tuple[float, float, float]:
 
 
 def auto(keys: list[int], n: int, seed: int, split: bool = True, costs: tuple[float, ...] = (1, 1, 0.1)) -> list[int]:
-    """The cheapest of three plans, if it is a tenth cheaper than hashing."""
+    """Routes by the cheapest of three plans if it is more than a tenth cheaper than hashing, or else by hashing."""
     old = hash_plan(keys, n)
     plans = [old, level_plan(keys, n, split, costs[2] == 0), kip_plan(keys, n)]
     weighed = [sum(cost * term for cost, term in zip(costs, effort(plan, n, old), strict=True)) for plan in plans]
@@ -517,14 +517,14 @@ def auto(keys: list[int], n: int, seed: int, split: bool = True, costs: tuple[fl
 def kip(
     keys: list[int], n: int, seed: int, heavy: int = 2, slack: float = 0.001, memory: int | None = None
 ) -> list[int]:
-    """The plan, if it is worth what it moves: ten batches are to come."""
+    """Routes by the plan if ten batches gain more by it than it moves, or else by hashing."""
     old, new = hash_plan(keys, n), kip_plan(keys, n, heavy, slack)
     (before, _, _), (after, _, arriving) = effort(old, n, old), effort(new, n, old)
     return by_plan(keys, new if 10 * (before - after) > arriving else old)
 
 
 def kip_plan(keys: list[int], n: int, heavy: int = 2, slack: float = 0.001) -> Plan:
-    """Algorithm 1, once, with hashing in force before."""
+    """Plans once by algorithm 1, starting from hashing."""
     size = 1 << (64 * n - 1).bit_length()
     hosts = [host * n // size for host in range(size)]
     order = sorted(set(keys), key=lambda key: (-keys.count(key), key))
@@ -556,7 +556,7 @@ def unmix64(x: int) -> int:
 
 
 def gedik(rule: str) -> Callable[..., list[int]]:
-    """Scan, redist or readj, once, with the ring in force before; every key is tried on every worker."""
+    """Returns the oracle of scan, redist or readj, which plans once, starting from the ring."""
 
     def oracle(
         keys: list[int], n: int, seed: int, heavy: int = 2, theta: float = 0.2, compute: str = "linear"
@@ -579,7 +579,7 @@ def gedik(rule: str) -> Callable[..., list[int]]:
             shift(held, powers, counts[i], worker)
 
         def penalty(*shifts: tuple[float, int]) -> float:
-            """If these counts came to these workers, those below 0 went from them."""
+            """Returns the penalty if these counts came to these workers; a count below 0 leaves its worker."""
             for count, worker in shifts:
                 shift(held, powers, count, worker)
             spreads = [(max(row) - min(row)) / part for row, part in zip(held, scale, strict=True)]
@@ -633,14 +633,14 @@ def shift(held: list[list[float]], powers: list[int], count: float, worker: int)
 def step_of(
     worker_of: dict[int, int], counts: list[float], step: tuple[int, ...], worker: int
 ) -> list[tuple[float, int]]:
-    """A key goes to a worker; the second one, if there is one, goes the other way."""
+    """Returns the counts that shift when a key goes to a worker, and the second key, if any, goes the other way."""
     source = worker_of[step[0]]
     there = [(counts[step[0]], worker), (-counts[step[0]], source)]
     return there + [pair for i in step[1:] for pair in ((counts[i], source), (-counts[i], worker))]
 
 
 def mixed_(keys: list[int], n: int, seed: int, heavy: int = 2, theta: float | None = None) -> list[int]:
-    """Phases 2 and 3 from an empty table, for ever smaller bounds."""
+    """Plans by phases 2 and 3 from an empty table, and searches for the smallest bound that a plan can keep."""
     size = 1 << (64 * n - 1).bit_length()
     order = sorted(set(keys), key=lambda key: (-keys.count(key), key))
     count = [float(keys.count(key)) for key in order]
@@ -694,7 +694,7 @@ def mixed_(keys: list[int], n: int, seed: int, heavy: int = 2, theta: float | No
 
 
 def prompt(keys: list[int], n: int, seed: int) -> list[int]:
-    """Algorithm 2 for this batch; then each tuple of a key by the golden order of its parts."""
+    """Plans this batch by algorithm 2, and routes its tuples by that plan."""
     order = sorted(set(keys), key=lambda key: (-keys.count(key), key))
     cut = max(1, len(keys) // max(len(order), 1))
     room, blocks = [float(-(-len(keys) // n))] * n, {key: [0.0] * n for key in order}
@@ -721,7 +721,7 @@ def prompt(keys: list[int], n: int, seed: int) -> list[int]:
 
 
 def golden(number: int, amounts: list[float]) -> int:
-    """Where the tuple of this number goes if these are the amounts of all."""
+    """Returns the index of the amount that takes the tuple with this number, by multiples of the golden ratio."""
     parts = in_parts(amounts)
     coin = number * 2654435769 % 2**32
     return next(i for i in range(len(parts)) if coin < sum(parts[: i + 1]))
@@ -760,7 +760,7 @@ ORACLES: dict[str, Callable[..., list[int]]] = {
 
 
 def decide(name: str, tuples: Tuples, n_workers: int, seed: int, params: dict[str, Any]) -> list[int]:
-    """Times matter only to those that have a window."""
+    """Returns the workers by the oracle of a name, which gets the times only if it has a window."""
     windowed = "window" in params or name == "dalton"
     timed = {"times": tuples.times.tolist()} if windowed and tuples.times is not None else {}
     return ORACLES[name](tuples.keys.tolist(), n_workers, seed, **params, **timed)

@@ -15,7 +15,7 @@ SHARES = st.dictionaries(
 
 
 def table_of(shares: dict[int, dict[int, float]], n_workers: int, hosts_seed: int = 0) -> RoutingTable:
-    """These hot keys, and hosts anywhere."""
+    """Returns a table with these hot keys, and its hosts on random workers."""
     plain = RoutingTable.hashed(n_workers)
     hosts = np.random.default_rng(hosts_seed).integers(0, n_workers, plain.hosts.size).astype(np.int32)
     bare = RoutingTable(n_workers, hosts, plain.keys, plain.starts, plain.workers, plain.parts)

@@ -32,10 +32,10 @@ def test_bad_arrays(keys: Any, times: Any, sentence: str) -> None:
         partitioner("pkg", 4).route(keys, times)
 
 
-def test_bytes_of_others_are_refused() -> None:
+def test_bytes_of_another_class_are_refused() -> None:
     with pytest.raises(ValueError, match="these bytes hold no Loads: load is missing"):
         from_bytes(Loads, to_bytes(partitioner("shuffle", 4).snapshot()))
-    with pytest.raises(ValueError, match="these bytes hold no Loads, but keys, load, places"):
+    with pytest.raises(ValueError, match="these bytes hold no Loads, but the arrays keys, load, places"):
         from_bytes(Loads, to_bytes(OnGreedy(4).merge([OnGreedy(4).snapshot()])))
     with pytest.raises(ValueError, match="they were not written by to_bytes"):
         from_bytes(Loads, b"garbage")

@@ -21,7 +21,7 @@ PUBLIC_PACKAGES = ("skewless", "skewless.spark")
 # Where the classes and names of partitioners may be asked for: everywhere else a user's own must do as well.
 PARTITIONERS = ("partitioners/", "planning/", "partitioner.py")
 
-# Modules without a test of their name, and the test that would fail without them: they do not make sense alone.
+# Modules that do not make sense alone and so have no test of their name, and the test that covers them.
 TESTED_BY = {
     "kernels/routing.py": "test_table.py",  # how a table routes
     "partitioners/candidates.py": "partitioners/test_auto.py",  # a dictionary
@@ -29,7 +29,7 @@ TESTED_BY = {
     "spark/state/task.py": "spark/state/test_operator.py",  # runs in Spark's tasks only
     "spark/streaming/operator.py": "spark/streaming/test_engine.py",  # types
 }
-# Tests that do not have the name of a module, because they are of many.
+# Tests that do not have the name of a module, because they cover several.
 ACROSS_MODULES = {
     "ingest/test_fixtures.py",
     "partitioners/test_cooperating_dalton.py",
@@ -110,13 +110,13 @@ def test_a_test_of_another_name_imports_the_package_of_the_module(module: str, t
 
 
 def test_only_faults_kill_processes_and_cut_files() -> None:
-    """Everything that does harm is in one directory; other tests use its functions."""
+    """Other tests use the functions of that directory."""
     harm = re.compile(r"\.kill\(|killpg|SIG(KILL|STOP|TERM)|truncate\(")
     others = (path for path in TESTS.rglob("*.py") if path.parent.name != "faults" and path != Path(__file__))
     assert [str(path.relative_to(TESTS)) for path in others if harm.search(path.read_text())] == []
 
 
-def test_every_test_has_the_name_of_a_module_or_is_of_many() -> None:
+def test_every_test_has_the_name_of_a_module_or_covers_several() -> None:
     tests = {str(path.relative_to(TESTS)) for path in TESTS.rglob("test_*.py")}
     of_modules = {str(Path(module).with_name(f"test_{Path(module).name}")) for module in MODULES}
     elsewhere = {name for name in tests if name.startswith(("examples/", "faults/", "lab/"))}
@@ -124,7 +124,7 @@ def test_every_test_has_the_name_of_a_module_or_is_of_many() -> None:
 
 
 def test_the_page_on_design_names_every_module() -> None:
-    """In its blocks of the layout, between the headings of the package and of decisions."""
+    """Its section on the package names them."""
     layout = (TESTS.parent / "docs/design.md").read_text().partition("## The package")[2].partition("\n## ")[0]
     named = set(re.findall(r"\w+", layout))
     rooms = ("spark/receive", "kernels", "partitioners", "testing", "streams", "cli", "report")  # named as a whole

@@ -81,7 +81,7 @@ def test_reducer_cost_is_the_busiest_reducers() -> None:
     assert reducer_cost(keys, workers, 8, 3) == max(sum(r == i for *_, r in pairs) for i in range(3))  # Dalton 2
 
 
-def test_nothing_is_balanced() -> None:
+def test_an_empty_stream_counts_as_balanced() -> None:
     m = measure(np.empty(0, np.uint64), np.empty(0, np.int32), 3)
     assert (m.imbalance, m.imbalance_ratio, m.key_split_ratio, m.fragments) == (0, 1, 1, 0)
     assert imbalance(np.zeros(2)) == 0

@@ -88,10 +88,10 @@ print(skewless.partitioner("pkg", 4).route(np.zeros(4, np.uint64)).size)
         ("3.5.0.dev0", "ImportError", "skewless.spark needs pyspark 4.1 or newer, not 3.5.0.dev0"),
     ],
 )
-def test_a_spark_that_is_missing_or_too_old_is_a_sentence(
+def test_a_missing_or_old_pyspark_is_an_error_that_says_what_is_needed(
     tmp_path: Path, stub: str | None, kind: str, sentence: str
 ) -> None:
-    """The rest works without; what comes before pyspark on the path is an environment in which it is so."""
+    """The rest of the library works without it. A stub, or a finder that refuses to import it, simulates this."""
     if stub:
         (tmp_path / "pyspark").mkdir()
         (tmp_path / "pyspark" / "__init__.py").write_text(f"__version__ = {stub!r}\n")

@@ -88,12 +88,12 @@ def test_a_window_without_slide_tumbles() -> None:
         (partitioner("dalton", 4), partitioner("dalton", 4, hot=2)),
     ],
 )
-def test_snapshots_of_others_are_refused(mine: Any, theirs: Any) -> None:
+def test_snapshots_of_other_partitioners_are_refused(mine: Any, theirs: Any) -> None:
     with pytest.raises(ValueError, match=f"this snapshot is not of {mine.name} with 4 workers and the same parameters"):
         mine.restore(theirs.snapshot())
 
 
-def test_policies_of_others_are_refused() -> None:
+def test_policies_of_other_partitioners_are_refused() -> None:
     for name in ("pkg", "d_choices", "potc", "off_greedy", "level"):
         policy = partitioner(name, 64).merge([partitioner(name, 64).snapshot()])
         with pytest.raises(ValueError, match=r"4 workers|numbered from 0 to 3"):
@@ -158,7 +158,7 @@ class HottestAlone(Partitioner[Seen, HottestKey]):
 
 
 def counted(hot: int, seed: int = 0) -> Histogram:
-    """60 % of all tuples have one key, the rest are of 500 others."""
+    """Returns counts of tuples of which 60 % have one key, and the rest one of 500 others."""
     others = streams.uniform(4000, keys=500, seed=seed)
     keys, counts = np.unique(np.append(others, np.full(6000, hot, np.uint64)), return_counts=True)
     order = np.lexsort((keys, -counts))

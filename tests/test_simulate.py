@@ -162,7 +162,7 @@ class TestClaimsOfPkg:
         assert few["pkg"] < 10 < min(few["on_greedy"], few["potc"])
         assert max(few["on_greedy"], few["potc"]) < few["hash"] / 2
 
-    def test_beyond_that_imbalance_is_half_of_p1_minus_one_over_n(self) -> None:
+    def test_with_more_workers_imbalance_is_half_of_p1_minus_one_over_n(self) -> None:
         for n_workers in (50, 100):
             *_, last = simulate(partitioner("pkg", n_workers), self.keys)
             p1 = np.bincount(self.keys.astype(int)).max() / self.keys.size

@@ -23,7 +23,7 @@ from tests.tables import SHARES, table_of
 
 
 @given(SHARES, st.sampled_from([1, 3, 16, 100]))
-def test_weights_sum_to_one_and_say_what_was_asked(shares: dict[int, dict[int, float]], n_workers: int) -> None:
+def test_weights_sum_to_one_in_the_given_proportions(shares: dict[int, dict[int, float]], n_workers: int) -> None:
     table = table_of(shares, n_workers)
     for key, of in shares.items():
         wanted = {worker % n_workers: weight for worker, weight in of.items()}
@@ -39,7 +39,7 @@ def test_the_former_name_of_shares_still_works() -> None:
 
 
 def slow_route(table: RoutingTable, key: int) -> set[int]:
-    """Where a row may go: its host's worker, or any worker of its hot key."""
+    """Returns the workers to which a row may go: that of its host, or any of its hot key."""
     at = np.flatnonzero(table.keys == np.uint64(key))
     if not at.size:
         return {int(table.hosts[oracles.host_of(key, table.hosts.size)])}
@@ -86,7 +86,7 @@ def test_resizing_moves_little_and_stays_even(old: int, new: int) -> None:
     assert after.n_workers == new
     assert counts.max() <= 1.25 * counts.mean() + 2
     changed = moves(before, after)
-    # The least that any even placement must move: what the new workers get, or what those who go had.
+    # The least that any even placement must move: what the new workers get, or what the removed ones had.
     assert changed.mass <= abs(1 - min(old, new) / max(old, new)) + 2 * max(old, new) / after.hosts.size
     assert set(changed.keys.tolist()) == ({1, 2} if new < old else set())
     came_from = before.hosts.repeat(after.hosts.size // before.hosts.size)

@@ -46,7 +46,7 @@ VARIANTS = [
 
 
 def _keys(spec: tuple[int, list[int], list[int]]) -> Keys:
-    """Few or many different keys; some keys of the whole 64 bits among them."""
+    """Makes keys, few or many different ones, among them some that use all 64 bits."""
     few, numbers, large = spec
     return np.array([large[n % few] if n % few < len(large) else n % few for n in numbers], np.uint64)
 
@@ -59,7 +59,7 @@ KEYS: st.SearchStrategy[Keys] = st.tuples(
 
 
 def _timed(spec: tuple[Keys, list[int] | None]) -> Tuples:
-    """Times go on by some steps, now and then back (a late tuple) or far ahead; or there are none."""
+    """Adds times that go on by these steps, some of them back (a late tuple) or far ahead; or no times."""
     keys, steps = spec
     if not steps:
         return Tuples(keys)

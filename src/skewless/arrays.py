@@ -37,7 +37,10 @@ def checked(keys: Keys, times: Times | None = None) -> tuple[Keys, Times | None]
 
 
 def array_of(name: str, value: Any, dtype: type[np.generic], advice: str) -> NDArray[Any]:
-    """Returns the value, copied if read-only; raises TypeError unless it is a one-dimensional array of this type."""
+    """Returns an array, copied if read-only or not contiguous; raises TypeError for another type or dimension.
+
+    name: the plural that the error message begins with. advice: how to get such an array, for the end of the message.
+    """
     if not isinstance(value, np.ndarray) or value.dtype != dtype or value.ndim != 1:
         shown = f"{value.ndim}-dimensional {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
         raise TypeError(f"{name} are a one-dimensional numpy array of {np.dtype(dtype)}, not {shown}: {advice}")
@@ -133,7 +136,7 @@ def from_bytes(kind: type[Arrays], data: bytes) -> Arrays:
         raise ValueError(f"these bytes hold no {kind.__name__}: they were not written by to_bytes") from None
     rebuilt = _rebuilt(kind, arrays, "")
     names = {name for name, _ in leaves(rebuilt)}
-    require(names == arrays.keys(), f"these bytes hold no {kind.__name__}, but {', '.join(sorted(arrays))}")
+    require(names == arrays.keys(), f"these bytes hold no {kind.__name__}, but the arrays {', '.join(sorted(arrays))}")
     return rebuilt
 
 

@@ -25,7 +25,7 @@ except ModuleNotFoundError as missing:
     raise SystemExit(f"the skewless command needs {missing.name}: pip install 'skewless[cli]'") from None
 
 app = typer.Typer(
-    help="Balances skewed keys over the workers of PySpark jobs.",
+    help="Lists the partitioners of Skewless, and simulates how evenly they spread the keys of a stream.",
     rich_markup_mode="markdown",
     no_args_is_help=True,
     add_completion=False,
@@ -81,8 +81,8 @@ def simulate(
         str,
         typer.Option(
             help="The keys to route: uniform, zipf:EXPONENT, matched:SHARE_OF_TOP_KEY, lognormal:MU,SIGMA, "
-            "drifting:EXPONENT,EVERY, alternating:EXPONENT,EVERY, words (of the Python standard library's source), "
-            "or trace:FILE[#COLUMN] (a Parquet, CSV or text file)."
+            "drifting:EXPONENT,EVERY, alternating:EXPONENT,EVERY (they change after EVERY tuples), words (of the "
+            "Python standard library's source), or trace:FILE[#COLUMN] (a Parquet, CSV or text file)."
         ),
     ] = "zipf:1.0",
     workers: Annotated[int, typer.Option(help="Number of workers.")] = 16,
@@ -94,10 +94,16 @@ def simulate(
         ),
     ] = ",".join(cls.name for cls in ALL),
     tuples: Annotated[int, typer.Option(help="Length of the stream; words and trace may be shorter.")] = 1_000_000,
-    keys: Annotated[int, typer.Option(help="Number of distinct keys of a synthetic stream.")] = 100_000,
+    keys: Annotated[
+        int, typer.Option(help="Number of distinct keys of a synthetic stream; lognormal has its own.")
+    ] = 100_000,
     sources: Annotated[int, typer.Option(help="Number of sources that route the stream.")] = 1,
     sync_every: Annotated[
-        str, typer.Option(help="Batches from one exchange of sources, or plan, to the next: a number, always or never.")
+        str,
+        typer.Option(
+            help="How often sources exchange what they have learned, and planners plan: after this number of batches, "
+            "always or never."
+        ),
     ] = "1",
     split: Annotated[str, typer.Option(help="How tuples are assigned to sources: uniform or by_key.")] = "uniform",
     window: Annotated[str, typer.Option(help="Measure the last SIZE[/SLIDE] tuples instead of all so far.")] = "",

@@ -75,7 +75,7 @@ class Outcome:
     latency_p50: float
     latency_p95: float
     latency_p99: float
-    flush_latency: float  # longest time from a flush until the last reducer has merged it, in seconds
+    flush_latency: float  # longest time from a flush until workers have sent and reducers have merged it, in seconds
     counters: int  # most counters held by all workers together
     counters_of_worker: int  # most counters held by one worker
     utilization: float  # of the busiest station at this rate
@@ -147,7 +147,7 @@ class _Demand:
 
 
 def _demand(keys: Keys, workers: Workers, arrival: NDArray[np.float64], n_workers: int, cluster: Cluster) -> _Demand:
-    """Returns the work of each station; tuples that are not flushed before the stream ends do not count."""
+    """Returns the work of each station. With flushes, tuples after the last one add nothing to `seconds_per_tuple`."""
     n_flushes = int(arrival[-1] / cluster.flush_every)  # 0 if flush_every is infinite
     ends = np.append(np.searchsorted(arrival, cluster.flush_every * np.arange(1, n_flushes + 1)), keys.size)
     counters = np.zeros((ends.size, n_workers), np.int64)

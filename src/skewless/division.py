@@ -37,9 +37,11 @@ def dealt(mass: NDArray[np.float64], target: NDArray[np.float64]) -> NDArray[np.
 def redealt(hosts: NDArray[np.int32], old: int, new: int) -> NDArray[np.int32]:
     """Returns the workers of hosts after a change of the number of workers from `old` to `new`.
 
-    Added workers get an equal part of each old one; the hosts of removed workers are spread over all that remain. A
-    worker gets hosts from as few others as possible, because it has to read their files if the hosts have state.
-    Neighbouring hosts, which may be halves of one in a smaller table, stay together where possible.
+    Every old worker gives the same part of its hosts to added workers; the hosts of removed workers are spread over all
+    that remain. A worker gets hosts from as few others as possible, because it has to read their files if the hosts
+    have state. Neighbouring hosts, which may be halves of one in a smaller table, stay together where possible.
+
+    hosts: the worker of each host.
 
     >>> redealt(np.array([0, 0, 0, 0, 1, 1, 1, 1], np.int32), 2, 4).tolist()
     [0, 0, 2, 2, 1, 1, 3, 3]
@@ -57,9 +59,9 @@ def redealt(hosts: NDArray[np.int32], old: int, new: int) -> NDArray[np.int32]:
 
 
 def aligned(a: NDArray[T], b: NDArray[T]) -> tuple[NDArray[T], NDArray[T]]:
-    """Returns what two tables say of their hosts, each repeated to the number of hosts of the larger table.
+    """Returns a value per host of two tables, such as its worker, repeated to the number of hosts of the larger table.
 
-    Host i of H hosts is the hosts 2 i and 2 i + 1 of 2 H.
+    Host i of H has the same keys as hosts 2 i and 2 i + 1 of 2 H.
 
     >>> [hosts.tolist() for hosts in aligned(np.array([0, 1]), np.array([0, 1, 1, 1]))]
     [[0, 0, 1, 1], [0, 1, 1, 1]]

@@ -60,6 +60,8 @@ class Scale:
 def scaled(scale: Scale, batch: BatchStatistics, rule: Rule | None = None) -> Scale:
     """Returns the scale after one more batch (algorithm 4, in both directions).
 
+    scale: the result for the batch before. batch: the batch that has ended. rule: by default Rule().
+
     >>> scale = Scale(mappers=4, reducers=4)
     >>> for tuples in (1000, 1500, 2000, 2500):
     ...     scale = scaled(scale, BatchStatistics(processing=0.95, interval=1.0, tuples=tuples, keys=100))

@@ -26,7 +26,7 @@ def resolve(directory: str) -> tuple[Any, str]:
 
 
 def write_file(directory: str, name: str, data: pa.Buffer) -> None:
-    """Writes a file whose name is new; it is not read before it is complete, so it need not be written atomically."""
+    """Writes a new file, not atomically: readers must learn its name only after it is complete."""
     filesystem, path = resolve(directory)
     if isinstance(filesystem, fs.LocalFileSystem):
         filesystem.create_dir(path, recursive=True)
@@ -53,7 +53,7 @@ def naming_write_errors(path: str) -> Iterator[None]:
 
 
 def lock_file(path: Path, patience: float = 0.0) -> BinaryIO | None:
-    """Opens and locks a local file; returns None if another still has it locked after so many seconds.
+    """Opens and locks a local file; returns None if it is still locked elsewhere after `patience` seconds.
 
     The lock ends when the file is closed or the process ends, however that ends.
     """

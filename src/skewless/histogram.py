@@ -20,7 +20,7 @@ class Histogram:
 
     keys, counts: the keys that were counted one by one, and their tuples.
     rest: tuples of all other keys together.
-    noise: variance of a count due to sampling, as a part of the count; 0: counts are exact.
+    noise: variance of a count due to sampling, divided by the count; 0: counts are exact.
 
     >>> histogram = Histogram(np.array([7, 8], np.uint64), np.array([6.0, 3.0]), rest=1.0)
     >>> histogram.total, histogram.heavier_than(0.5)
@@ -67,7 +67,7 @@ class Histogram:
         return np.random.default_rng(seed).permutation(stream)
 
     def straggler(self, table: RoutingTable) -> float:
-        """Returns the straggler factor of a table: the load of the longest worker over the mean."""
+        """Returns the straggler factor of a table: the load of the busiest worker over the mean."""
         load = table.loads(self.keys, self.counts, self.rest)
         return float(load.max() / load.mean()) if self.total else 1.0
 

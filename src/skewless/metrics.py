@@ -129,7 +129,7 @@ class ExactMeasurement(NamedTuple):
 
 
 class EstimatedMeasurement(NamedTuple):
-    """Approximate counts of a stream in 4 KB per worker: cardinalities within about 2 %."""
+    """Approximate counts of a stream in 4 KB per worker: cardinalities have a standard error of 1.6 %."""
 
     load: NDArray[np.int64]
     workers: HyperLogLog
@@ -203,7 +203,7 @@ def reducer_cost(keys: Keys, workers: Workers, n_workers: int, n_reducers: int) 
 
 def _tuples(keys: Keys, workers: Workers, n_workers: int) -> tuple[Keys, Workers]:
     keys, _ = checked(keys)
-    workers = array_of("workers", workers, np.int32, "route gives such an array")
+    workers = array_of("workers", workers, np.int32, "Partitioner.route returns such an array")
     require(keys.size == workers.size, f"every key has a worker: {keys.size} keys came with {workers.size} workers")
     check_numbers("workers", workers, n_workers)
     return keys, workers

@@ -19,14 +19,15 @@ class Moves:
     """The keys and hosts whose workers differ between two tables."""
 
     keys: Keys  # hot in one of the tables, ascending
-    hosts: NDArray[np.int64]  # numbered as in the table with more hosts; without keys that are hot in either table
+    hosts: NDArray[np.int64]  # numbered as in the table with more hosts; hot keys of either do not move with them
     mass: float  # the share of all tuples that changes its worker
 
 
 def moves(old: RoutingTable, new: RoutingTable, histogram: Histogram | None = None) -> Moves:
     """Returns every key and host whose workers differ, and the share of tuples that moves.
 
-    histogram: key counts; by default no key is hot, and tuples are spread evenly over all hosts.
+    old, new: the tables.
+    histogram: key counts, for the share; by default tuples are spread evenly over all hosts.
 
     >>> moves(RoutingTable.hashed(2), RoutingTable.hashed(2)).mass
     0.0

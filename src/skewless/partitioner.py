@@ -113,7 +113,10 @@ class Partitioner(ABC, Generic[S, P]):
 
     @property
     def sources_agree(self) -> bool:
-        """Whether sources with the same policy send a key to the same worker, whatever tuples each has seen."""
+        """Whether sources with the same policy send a whole key to the same worker, whatever tuples each has seen.
+
+        Engines ask for it only where keys are not split.
+        """
         return self.plans_ahead
 
     @property
@@ -176,7 +179,7 @@ class Partitioner(ABC, Generic[S, P]):
         """Returns the table that it would make for a batch with these counts; the partitioner does not change.
 
         By default a new copy, which has learned nothing yet, makes it. old: the table in force before, for partitioners
-        that avoid moving keys; by default their own.
+        that avoid moving keys; by default their own table.
         """
         copy = replace(self)
         if self.plans_ahead:
@@ -185,7 +188,10 @@ class Partitioner(ABC, Generic[S, P]):
         return copy.table(histogram.sample(self.seed))
 
     def explained(self, histogram: Histogram, old: RoutingTable | None = None) -> Forecast:
-        """Returns the table of `forecast`, with the name of the partitioner that made it and the reason."""
+        """Returns the table of `forecast`, with the name of the partitioner that made it and the reason.
+
+        histogram, old: as in `forecast`.
+        """
         return Forecast(self.forecast(histogram, old), self.name, self.reason)
 
     def timed(
@@ -258,7 +264,10 @@ class Partitioner(ABC, Generic[S, P]):
     def run(
         self, loop: Callable[[S, Keys, Times, Workers, int], int], keys: Keys, times: Times, workers: Workers
     ) -> None:
-        """Runs a compiled loop. The loop stops before a tuple that its state has no room for; then the state grows."""
+        """Runs a compiled loop. The loop stops before a tuple that its state has no room for; then the state grows.
+
+        loop: gets the state, keys, times, workers and the index of its first tuple; returns the index where it stopped.
+        """
         done = loop(self._state, keys, times, workers, 0)
         while done < keys.size:
             self._state = self.grown(self._state)
@@ -266,7 +275,7 @@ class Partitioner(ABC, Generic[S, P]):
 
     def grown(self, state: S) -> S:
         """Returns the same state with more room, for a loop that stopped."""
-        raise NotImplementedError(f"the state of {self.name} does not grow")
+        raise NotImplementedError(f"the state of {self.name} does not grow: define grown, or let its loop finish")
 
 
 AnyPartitioner: TypeAlias = Partitioner[Any, Any]
@@ -278,15 +287,15 @@ def fingerprint(partitioner: Partitioner[Any, Any]) -> int:
 
 
 def precedence(policy: Any) -> tuple[int, list[bytes]]:
-    """Returns a sort key: the later version wins; ties, of sources that planned apart, are broken by their bytes."""
+    """Returns a sort key: later versions are greater; equal versions, planned independently, compare by their bytes."""
     return int(policy.version[0]), [field.tobytes() for field in policy]
 
 
-NO_TIMES: Times = np.empty(0, np.int64)
+NO_TIMES: Times = np.empty(0, np.int64)  # for compiled loops that do not read times
 
 
 def ticking(now: NDArray[np.int64], times: Times | None, n_tuples: int) -> Times:
-    """Returns the times of tuples; without times, one unit apart. now[0] is the time after the last tuple."""
+    """Returns the times of tuples, by default one unit apart; advances now[0] to the time after the last tuple."""
     if times is None:
         times = np.arange(now[0], now[0] + n_tuples, dtype=np.int64)
     if n_tuples:

@@ -35,7 +35,7 @@ class Run:
 
     @property
     def ns_per_tuple(self) -> float:
-        """The median over batches, since other processes disturb some of them."""
+        """The median of the batches, because other processes slow down some of them."""
         return median(record.ns_per_tuple for record in self.records)
 
 
@@ -72,7 +72,10 @@ def _compile(partitioner: Partitioner[Any, Any], keys: Keys) -> None:
 
 
 def as_table(runs: Sequence[Run]) -> Table:
-    """Returns the last record of each run as a table for the terminal."""
+    """Returns the last record of each run as a table for the terminal.
+
+    runs: what `compare` returned.
+    """
     from rich.table import Table
 
     caption = "Best balance first. 1.00 fragments per key means that no key is split."
@@ -96,7 +99,10 @@ def as_table(runs: Sequence[Run]) -> Table:
 
 
 def as_records(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Returns a dict of plain numbers and lists for each record."""
+    """Returns a dict of plain numbers and lists for each record.
+
+    runs: what `compare` returned.
+    """
     return [
         {"partitioner": run.name, **asdict(record), "load": record.load.tolist()}
         for run in runs
@@ -105,7 +111,10 @@ def as_records(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def as_figure(runs: Sequence[Run], title: str) -> Figure:
-    """Draws imbalance over time, as figure 3 of the PKG paper does, beside fragments per key."""
+    """Draws imbalance over time, as figure 3 of the PKG paper does, beside fragments per key.
+
+    runs: what `compare` returned. title: the heading of the figure.
+    """
     from plotly.colors import qualitative
     from plotly.subplots import make_subplots
 

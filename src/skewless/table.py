@@ -76,7 +76,7 @@ class RoutingTable:
 
     @classmethod
     def hashed(cls, n_workers: int) -> Self:
-        """Returns the table of plain hashing: no hot keys, and equally many hosts for each worker.
+        """Returns the table of plain hashing: no hot keys, and about equally many hosts for each worker.
 
         >>> import numpy as np
         >>> RoutingTable.hashed(4).route(np.arange(8, dtype=np.uint64)).tolist()
@@ -143,7 +143,9 @@ class RoutingTable:
     def condensed(self, keys: Keys, counts: NDArray[np.float64]) -> Self:
         """Returns a table whose hot keys are only those with more than 1 / (10 n) of the counts.
 
-        The hosts are dealt out so that each worker keeps the rest of its load. keys, counts: how often each key occurs.
+        The hosts are dealt out anew, so that each worker keeps the load of its other keys.
+
+        keys, counts: how often each key occurs.
         """
         hot = counts * HOT * self.n_workers > counts.sum()
         tail, sizes = keys[~hot], counts[~hot]
@@ -163,7 +165,7 @@ class RoutingTable:
         )
 
     def host_of(self, keys: Keys) -> NDArray[np.int64]:
-        """Returns the host of each key, where it belongs while it is not hot."""
+        """Returns the host of each key; the key is routed by it unless it is hot."""
         return hosts_at(key_positions(keys), self.hosts.size)
 
     def spread(self, mass: float) -> NDArray[np.float64]:
@@ -198,7 +200,11 @@ class RoutingTable:
 
     @cached_property
     def alias(self) -> tuple[NDArray[np.int64], Workers]:
-        """Walker's alias method: how many of WHOLE coins keep a fragment's worker, and the worker of the others."""
+        """The columns of Walker's alias method, one for each fragment: a bound and a second worker.
+
+        A row of a hot key draws one of its fragments, and a coin below WHOLE. Coins below the bound send it to the
+        worker of the fragment, others to the second worker.
+        """
         lengths = np.diff(self.starts)
         accept, alias = self.parts * np.repeat(lengths, lengths), np.arange(self.workers.size)
         alias -= np.repeat(self.starts[:-1], lengths)
@@ -280,12 +286,18 @@ class RoutingTable:
         )
 
     def save(self, path: str | Path) -> None:
-        """Writes the table to a JSON file, atomically."""
+        """Writes the table to a JSON file, atomically.
+
+        path: the file; a file of this name is replaced.
+        """
         write_atomically(fs.LocalFileSystem(), str(Path(path).absolute()), self.to_json().encode())
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Reads a table that `save` wrote."""
+        """Reads a table that `save` wrote.
+
+        path: the file.
+        """
         return cls.from_json(Path(path).read_text())
 
     def to_json(self) -> str:

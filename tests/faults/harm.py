@@ -49,7 +49,7 @@ def killed_once(flag: str) -> Callable[[], None]:
 
 
 def damage(path: Path, harm: Harm) -> None:
-    """Damages a file: a bit of it is flipped, half of it is cut off, or it has other contents or none."""
+    """Damages a file: flips a bit, cuts off half, deletes it, empties it, or overwrites it with zeros or rubbish."""
     content = path.read_bytes()
     middle = len(content) // 2
     if harm == "missing":

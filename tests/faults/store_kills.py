@@ -1,8 +1,8 @@
 """Kills a task of the keyed store with SIGKILL, line by line; the next attempt must succeed with what it left.
 
-`python -m tests.faults.store_kills [strides...]` kills a task at every 37th, 41st and 47th line, or as given. Does so
-where states that arrive at once go to a database, and where they stay in a file. A program of its own, because it
-forks, which a process with threads should not. Exit code 1 if an attempt fails, or finds other states than it should.
+`python -m tests.faults.store_kills [strides...]` kills a task at every 37th, 41st and 47th line, or as given; once
+with states that go to a database when they arrive, and once with states that stay in a file. It is a program of its
+own because it forks, which a process with threads should not. Exit code 1 if an attempt fails, or finds wrong states.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Receivers for tests: listening on a free port, with what they have logged."""
+"""Receivers that listen on a free port, and functions that read what they have logged."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def frames(log: Path, end: int) -> list[Frame]:
 
 @contextmanager
 def raw(address: str, name: str) -> Iterator[tuple[socket.socket, Iterator[bytes]]]:
-    """A plain connection, and the lines that the receiver answers."""
+    """Yields a plain connection, and the lines that the receiver answers."""
     host, port = address.split(":")
     with socket.create_connection((host, int(port))) as connection, connection.makefile("rb") as answers:
         connection.sendall(f"{name}\n".encode())

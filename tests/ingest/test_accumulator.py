@@ -27,7 +27,7 @@ class Tuples(NamedTuple):
 
 @st.composite
 def batches(draw: st.DrawFn) -> Tuples:
-    """Few keys, some of them frequent; times from 0 to 99, in any order."""
+    """Draws few keys, some of them frequent, with times from 0 to 99, sorted or in any order."""
     numbers = st.lists(st.integers(0, draw(st.integers(0, 40))), max_size=150)
     keys = np.array(draw(numbers), np.uint64) * np.uint64(2**60 + 1)
     times = np.array(draw(st.lists(st.integers(0, 99), min_size=keys.size, max_size=keys.size)), np.int64)
@@ -49,7 +49,7 @@ def accumulated(keys: Keys, times: Times | None = None, *, pieces: int = 1, **ex
 
 
 def oracle(tuples: Tuples, expected_tuples: int, expected_keys: int, budget: int) -> tuple[list[Any], int]:
-    """Algorithm 1 with a dictionary, sorted at the end: (key, count, count in the tree, offsets), and updates."""
+    """Returns (key, count, count in the tree, offsets) and the updates, by algorithm 1 with a dictionary."""
     table, updates = dict[int, dict[str, Any]](), 0
     for i, (key, now) in enumerate(zip(tuples.keys.tolist(), tuples.times.tolist(), strict=True)):
         if key not in table:

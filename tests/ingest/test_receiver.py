@@ -69,7 +69,7 @@ def test_a_fast_sender_waits_until_a_batch_is_done(tmp_path: Path) -> None:
         assert sent < 50_000_000
         waiting = receiver.end
         end = receiver.latest(0, None)
-        assert receiver.end == waiting  # a batch that is being worked at is not done
+        assert receiver.end == waiting  # a batch that was only asked for is not done
         receiver.latest(end, None)
         connection.settimeout(60.0)
         # The socket buffers hold enough lines already.

@@ -23,19 +23,19 @@ GREEDY: dict[str, Any] = {"hot": 5, "greedy": True}
 
 
 def mixed(sources: int, n: int, seed: int) -> list[Keys]:
-    """Figures 13, 14a and 15: half the sources uniform, half Zipf 1.5."""
+    """Returns the keys of figures 13, 14a and 15: half the sources uniform, half Zipf 1.5."""
     zipfs = [streams.zipf(n, 100_000, 1.5, seed=seed + source) for source in range(1, sources, 2)]
     uniforms = [streams.uniform(n, 100_000, seed=seed + source) for source in range(0, sources, 2)]
     return [*uniforms, *zipfs]
 
 
 def apart(sources: int, n: int, seed: int) -> list[Keys]:
-    """Figure 13: all Zipf 1.5, each with heavy hitters of its own."""
+    """Returns the keys of figure 13: all sources Zipf 1.5, each with heavy hitters of its own."""
     return [streams.zipf(n, 100_000, 1.5, seed=seed + s) + np.uint64(1_000_000 * s) for s in range(sources)]
 
 
 def alike(sources: int, n: int, seed: int) -> list[Keys]:
-    """Figure 14a: every source alternates between uniform and Zipf 1.5."""
+    """Returns the keys of figure 14a: every source alternates between uniform and Zipf 1.5."""
     turn = np.arange(n) % 2 == 0
     pairs = (mixed(2, n, seed + 2 * source) for source in range(sources))
     return [np.where(turn, uniform, zipf) for uniform, zipf in pairs]
@@ -64,7 +64,7 @@ def costs(keys: Keys, workers: Workers, n_workers: int, sources: int) -> Cost:
 
 
 def run(parts: list[Keys], n_workers: int, *, sync: bool, **params: Any) -> tuple[Keys, Workers]:
-    """All sources side by side; with sync, they exchange snapshots once per slide of all tuples."""
+    """Routes by all sources side by side; with sync, they exchange snapshots once per slide of all tuples."""
     sources = [Dalton(n_workers, window=WINDOW, **params) for _ in parts]
     keys = np.stack(parts, axis=1)
     workers = np.empty(keys.shape, np.int32)

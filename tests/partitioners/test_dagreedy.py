@@ -33,7 +33,7 @@ def test_a_hot_key_is_split_when_its_worker_exceeds_the_emptiest_by_the_mean() -
 
 def test_keys_that_are_not_hot_are_hashed() -> None:
     keys = np.arange(1000, dtype=np.uint64)
-    few = 5 * 8  # of fewer tuples, one is a fifth of a worker's share
+    few = 5 * 8  # among fewer tuples, a single one makes a key hot
     assert np.array_equal(DaGreedy(8).route(keys)[few:], partitioner("hash", 8).route(keys)[few:])
 
 

@@ -24,7 +24,7 @@ def windowed(seed: int, keys: Keys, n_workers: int, **params: Any) -> Metrics:
     ("exponent", "n_workers", "bound"), [(1.5, 16, 0.6), (1.5, 64, 0.75), (1.0, 16, 0.89), (1.0, 64, 1.4)]
 )
 def test_dalton_balances_and_its_greedy_rule_does_so_better(exponent: float, n_workers: int, bound: float) -> None:
-    """(max - mean) / mean by the paper's rules; the departure has half of it at most, and fewer fragments than PKG."""
+    """(max - mean) / mean is bounded; the greedy rule has at most half of it, and no more fragments than PKG."""
     keys = streams.zipf(1_000_000, 100_000, exponent)
     paper = median(windowed(seed, keys, n_workers).imbalance_ratio - 1 for seed in range(9))
     greedy = [windowed(seed, keys, n_workers, hot=5, greedy=True) for seed in range(3)]

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.compiled
 
 @pytest.mark.parametrize("n_workers", [16, 20, 64])
 class TestKip:
-    """On Zipf 1.0 with 100,000 keys, as PEERS measured the authors' own."""
+    """On Zipf 1.0 with 100,000 keys, the stream on which the code of the authors was measured."""
 
     shares: NDArray[np.float64] = 1.0 / np.arange(1, 100_001)
     shares /= shares.sum()
@@ -31,7 +31,7 @@ class TestKip:
         assert load.max() <= bound
         elsewhere = self.shares[old.route(self.keys) != new.route(self.keys)].sum()
         over = np.bincount(old.route(self.keys), self.shares, minlength=n_workers) - bound
-        must = over[over > 0].sum()  # whoever wants to keep the bound has to move that
+        must = over[over > 0].sum()  # every plan that keeps the bound moves at least this
         assert 0 < must < elsewhere < 1.15 * must
 
     def test_moves_next_to_nothing_on_a_stationary_stream(self, n_workers: int) -> None:

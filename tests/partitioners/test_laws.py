@@ -18,7 +18,8 @@ from tests.variants import N_WORKERS, TUPLES, VARIANTS
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 @pytest.mark.parametrize(("name", "params"), VARIANTS)
 def test_law(law: Law, name: str, params: dict[str, Any]) -> None:
-    # A function of its own for each: hypothesis nests the settings of one with every test, too deep in the end.
+    # A new function for each case: in a shared one, hypothesis nests the settings once more with every test, in the
+    # end too deep.
     @given(tuples=TUPLES, n_workers=N_WORKERS, seed=st.sampled_from([0, 7, 2**64 - 1]))
     def holds(tuples: Tuples, n_workers: int, seed: int) -> None:
         law(lambda n: partitioner(name, n, seed=seed, **params), n_workers, tuples)
@@ -29,5 +30,5 @@ def test_law(law: Law, name: str, params: dict[str, Any]) -> None:
 @pytest.mark.compiled
 @pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.name)
 def test_check_partitioner_accepts_ours(cls: type[AnyPartitioner]) -> None:
-    """As users call it, with default parameters; all variants have just been tested law by law."""
+    """As users call it, with default parameters; `test_law` has all variants."""
     check_partitioner(cls)

@@ -32,11 +32,11 @@ class TestLevel:
     def test_stays_level_and_moves_little_on_a_stationary_stream(
         self, exponent: float, n_workers: int, seed: int
     ) -> None:
-        """By its own routing, the next batch is level but for its own chance; by a table, but for that and the past's.
+        """Its own routing is level but for the noise of the next batch; its table, but for that and the past's noise.
 
-        A table counts on what was seen: after one batch, not even the best guess of one who knows all frequencies but
-        not whose they are keeps to the noise of one batch (not for 17 of 40 seeds, 256 workers, exponent 1.0). And of
-        256 workers, one in a hundred batches has one beyond four standard deviations, whoever plans.
+        A table rests on the counts so far. After one batch, even a plan that knew all frequencies, but not which key
+        has which, would exceed the noise of one batch (for 17 of 40 seeds with 256 workers and exponent 1.0). And with
+        256 workers, one batch in a hundred has a worker beyond four standard deviations by any plan.
         """
         batches = np.split(streams.zipf(1_500_000, 100_000, exponent, seed=seed), 6)
         p, last, seen, deviations = Level(n_workers), None, 0.0, list[float]()
@@ -70,7 +70,7 @@ class TestLevel:
             if number >= 1:
                 load = np.bincount(p.table().route(following), minlength=n_workers)
                 deviations.append((imbalance_ratio(load) - 1) / (n_workers / keys.size) ** 0.5)
-        # The longest of 256 workers in 10 batches: by chance alone, one may be more than 4 deviations off.
+        # The busiest of 256 workers in 10 batches: by chance alone, one may be more than 4 deviations off.
         assert max(deviations) <= 5
         assert sorted(deviations)[-2] <= 4
 
@@ -86,7 +86,7 @@ class TestLevel:
 
 
 def test_level_stays_level_when_keys_change_before_the_next_plan() -> None:
-    """Whatever comes, in batches as long as the one planned; a plan that is merely followed is far from it."""
+    """For any keys, in batches as long as the planned one; its table alone is far from level then."""
     p = Level(16)
     planned(p, streams.zipf(100_000, 10_000, 1.5))
     table = p.table()

@@ -42,7 +42,7 @@ STREAMS = {
     "skewed": streams.zipf(600, keys=200, exponent=1.5),
     "drifting": streams.drifting(600, keys=40, exponent=2.0, every=200),
 }
-# Slowly on, some tuples late, one long silence.
+# Times advance slowly; some tuples are late, and there is one long silence.
 TIMES = np.arange(600, dtype=np.int64) // 2 - 7 * (np.arange(600) % 11 == 3) + 5000 * (np.arange(600) > 450)
 
 

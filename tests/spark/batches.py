@@ -22,7 +22,7 @@ SCHEMA = "k string, v long, ts timestamp"
 
 
 def batch_of(rows: int, number: int, seed: int = 0, late: float = 0.0) -> pa.Table:
-    """Returns rows of 10 seconds, a third of them with one key; a share of them is a minute late."""
+    """Returns rows of 10 seconds, more than a third of them with one key; a share of them is a minute late."""
     random = np.random.default_rng([seed, number])
     keys = [f"k{min(int(k), 50)}" for k in random.zipf(1.5, rows)]
     seconds = 10 * number + 10 * random.random(rows)
@@ -100,7 +100,10 @@ def expected(
 
 
 def counted_and_most() -> sl.ArrowAggregate:
-    """Rows, and the largest value. Made by a function, so that Spark sends its steps by value."""
+    """Returns an aggregate of the number of rows and the largest value.
+
+    Its steps are nested functions, so that Spark sends them by value.
+    """
 
     def partial(rows: pa.Table) -> pa.Table:
         return pa.table({"n_rows": [rows.num_rows], "best": pa.array([pc.max(rows["v"]).as_py()], pa.int64())})

@@ -26,7 +26,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="session", params=["classic", "connect"])
 def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
-    """Every test that takes it runs on both, unless it takes long and a shorter one shows what may differ."""
+    """Yields a session. A test runs on both kinds, unless it takes long and a shorter one covers what may differ."""
     os.environ |= environment.SETTINGS
     builder = SparkSession.builder
     for name, value in SETTINGS.items():

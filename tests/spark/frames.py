@@ -34,7 +34,7 @@ KEYS: dict[str, tuple[str, list[Any]]] = {
 
 
 def canonical(value: Any) -> Any:
-    """Values of rows so that equal ones compare equal, NaN too."""
+    """Returns a value in a form in which equal values compare equal, NaN too."""
     if isinstance(value, float):
         return "nan" if np.isnan(value) else value + 0.0
     if isinstance(value, dict):
@@ -53,14 +53,14 @@ def rows(df: DataFrame) -> list[str]:
 
 
 def skewed(spark: SparkSession, n: int = 3000, keys: int = 50, exponent: float = 1.5) -> DataFrame:
-    """Some keys are hot, one is NULL; `worker` is the user's own column."""
+    """Returns rows of which some keys are hot and one is NULL; the column `worker` is the user's own."""
     ranks = streams.zipf(n, keys, exponent).astype(np.int64)
     data = pd.DataFrame({"k": [None if rank == 3 else f"key {rank}" for rank in ranks], "v": np.arange(n)})
     return spark.createDataFrame(data, "k string, v long").withColumn("worker", F.col("v") % 3).repartition(4)
 
 
 def middle() -> sl.ArrowAggregate:
-    """The mean of the squares, by a state of sum and count."""
+    """Returns an aggregate of the mean of squares, whose state is their sum and count and whether it was merged."""
 
     def partial(table: pa.Table) -> pa.Table:
         return pa.table({"s": [pc.sum(pc.multiply(table["v"], table["v"])).as_py()], "n": [table.num_rows], "m": [0]})

@@ -91,7 +91,7 @@ class Frame:
     nulls: bool  # a tenth of the rows has no key
 
     def rows(self, spark: SparkSession) -> DataFrame:
-        # Another hash than that by which rows are sampled: numbers of rows are ids here.
+        # With a seed of its own: rows are sampled by the hash of their number, which may be the id.
         key = F.when(F.col("id") % 100 < self.hot, F.lit(0)).otherwise(F.xxhash64("id", F.lit(7)) % self.keys)
         key = F.when(F.col("id") % 10 > 0, key) if self.nulls else key
         text = F.repeat(F.lit("x"), self.width) if self.width else F.lit("")
@@ -139,7 +139,7 @@ def test_explain_says_what_the_verb_does(
     assert {int(workers) for workers in exchanges} <= {said.n_workers}
     assert ("leave it to Spark" in str(said)) == (said.decision.routing is None)
     if frame.n and operator in TELLS_TASKS and isinstance(said.decision.routing, RoutingTable):
-        # The rows are where the very table says, and the longest task is as long as was predicted.
+        # The rows are where the table of the decision says, and the longest task is as long as was predicted.
         keys = df.select(hashed(df, ["k"])).toArrow().column(0).to_numpy().view(np.uint64)
         planned = np.bincount(said.decision.routing.route(keys), minlength=said.n_workers)
         planned *= 2 if operator == "cogroup" else 1
@@ -222,7 +222,7 @@ def test_few_bytes_that_become_many_rows_are_not_little(spark: SparkSession) -> 
     assert not said.is_left_to_spark  # with two keys, hashing is not good enough for any number of workers
 
 
-def test_explain_tells_of_a_column_for_the_worker(spark: SparkSession) -> None:
+def test_explain_knows_that_a_column_for_the_worker_needs_a_table(spark: SparkSession) -> None:
     df = skewed(spark)
     assert sl.explain(df, "k", operator="repartition").is_left_to_spark
     said = sl.explain(df, "k", operator="repartition", into="worker_number")
@@ -275,7 +275,7 @@ def test_little_data_is_left_to_spark_unless_workers_are_asked_for(spark: SparkS
 
 @pytest.mark.parametrize("spark", ["classic"], indirect=True)
 def test_what_spark_does_as_well_is_left_to_it(spark: SparkSession) -> None:
-    """Little data, and much of it with even keys; but not some large keys, nor what somebody asks for."""
+    """Little data, and much data with even keys; but not much data with few keys, nor what a user asks for."""
     tiny, some, much = (spark.range(n).withColumnRenamed("id", "v") for n in (9, 200_000, 9_000_000))
     operator: Any
     even, few = F.col("v") % 4000, F.col("v") % 3
@@ -343,7 +343,7 @@ def test_bad_input_gets_a_sentence(spark: SparkSession) -> None:
 
 
 def test_split_keys_need_the_shuffle_checksum(spark: SparkSession) -> None:
-    """A partitioner that splits keys is refused without; "auto" keeps keys whole, and leaves joins to Spark."""
+    """Without it, a partitioner that splits keys is refused; "auto" keeps keys whole, and leaves joins to Spark."""
     df, name = skewed(spark, exponent=2.0), "spark.sql.shuffle.orderIndependentChecksum.enabled"
     spark.conf.set(name, "false")
     try:

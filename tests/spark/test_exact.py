@@ -31,7 +31,7 @@ SOURCES, WORKERS = 3, 5
 
 
 def parted(spark: SparkSession, start: int = 0, most: int = 9000) -> DataFrame:
-    """Keys of which some are hot, in the order of v; below `most`, which may leave later partitions without rows."""
+    """Returns rows with hot keys, in the order of v; those from `most` on are left out, perhaps whole partitions."""
     key = F.floor(F.pow(F.rand(1), 4) * 40)
     rows = spark.range(start, start + 3000, 1, SOURCES).select(key.alias("k"), F.col("id").alias("v"))
     return rows.where(F.col("v") < most)
@@ -42,7 +42,7 @@ Batch = tuple[DataFrame, list[Keys]]
 
 @pytest.fixture(scope="module")
 def batches(spark: SparkSession) -> list[Batch]:
-    """Three batches, with the key hashes of each partition in order; the second has no rows for the last source."""
+    """Returns three batches with the key hashes of each partition; the second has no rows for the last source."""
     frames = [parted(spark), parted(spark, 3000, 5000), parted(spark, 6000)]
     hashes = []
     for df in frames:
@@ -53,7 +53,7 @@ def batches(spark: SparkSession) -> list[Batch]:
 
 
 def decided(df: DataFrame) -> list[int]:
-    """The workers in the order of v; each row is where it should be."""
+    """Returns the workers in the order of v; checks that each row is in the partition of its worker."""
     data = frame(df.select("v", "w", F.spark_partition_id().alias("p"))).sort_values("v")
     assert (data["w"] == data["p"]).all()
     found: list[int] = data["w"].tolist()
@@ -112,7 +112,7 @@ def test_an_instance_passes_on_to_its_sources_what_it_has_learned(spark: SparkSe
     p.route(skewless.streams.as_keys(np.zeros(10_000, np.int64)))
     p.merge([p.snapshot()])
     ahead = p.snapshot()
-    ahead.load[0] += 5000  # worker 0 has had much more: all that may goes to worker 1
+    ahead.load[0] += 5000  # worker 0 seems to have had much more, so that all rows go to worker 1
     p.restore(ahead)
     split = sl.group_by(df, "k", partitioner=Exact(p)).agg(all=sl.collect_list("v"))
     assert len(rows(split)) == df.select("k").distinct().count()

@@ -68,7 +68,7 @@ def test_verbs_on_whole_keys(spark: SparkSession, own: Own, exact: bool) -> None
     assert rows_of(numbered.groupBy("k").agg(F.count("v"), F.max("so_far"))) == sums
 
 
-def test_cogroups_and_joins_by_a_planner(spark: SparkSession) -> None:
+def test_cogroups_by_a_planner(spark: SparkSession) -> None:
     def both(left: Any, right: Any) -> Any:
         import pandas as pd
 

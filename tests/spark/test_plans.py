@@ -98,7 +98,7 @@ def test_workers_by_default(spark: SparkSession) -> None:
     assert sl.explain(df, "k").n_workers == 2
     many = df.select(F.explode(F.array_repeat("k", 1000)).alias("k"))
     decision = decide(Request("applyInPandas", (keyed(many, ["k"]),), "level"))
-    assert decision.inputs.rows == (many.count(),)  # how much that is, is known when they have been counted
+    assert decision.inputs.rows == (many.count(),)  # Spark cannot estimate what `explode` returns: it is counted
     assert decision.n_workers == parallelism(spark, 12 * many.count()) == 3
     tiny = df.join(df.select("k").distinct(), "k")
     assert "so little data" in sl.explain(tiny, "k").reason

@@ -20,7 +20,7 @@ from skewless.spark.plans import explained, reads
 from skewless.spark.profile import ENOUGH
 from tests.spark.frames import rows, skewed
 
-# In one process, whatever the number of those: a Spark takes long to start.
+# One group, so that all of these tests share a session: Spark takes long to start.
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
 
 SPARK = tuple(int(part) for part in pyspark.__version__.split(".")[:2])

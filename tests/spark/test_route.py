@@ -18,7 +18,7 @@ from skewless.spark.plans import explained
 from skewless.spark.route import number_sql, packed, perfect, position_sql, routed, splitting_sql, worker
 from tests.spark.frames import frame, skewed
 
-# In one process, whatever the number of those: a Spark takes long to start.
+# One group, so that all of these tests share a session: Spark takes long to start.
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
 
 
@@ -41,7 +41,7 @@ def test_the_native_expression_is_the_table(spark: SparkSession, hot: int, split
 
 
 def test_rows_of_split_keys_go_where_the_table_says(spark: SparkSession) -> None:
-    """By their ordinals, which Spark would count anew wherever an expression has them."""
+    """By their ordinals, which an expression may use only once: at a second place, Spark would count rows again."""
     df = skewed(spark, exponent=2.0).withColumn("ordinal", F.col("v")).cache()
     numbered = frame(df.select("v", hashed(df, ["k"]).alias("h"), F.monotonically_increasing_id().alias("id")))
     keys = np.unique(numbered["h"].to_numpy().view(np.uint64))

@@ -15,7 +15,7 @@ NAME = "spark.skewless.test"
 
 @pytest.fixture
 def session(spark: SparkSession) -> Iterator[SparkSession]:
-    """A session without the setting, before and after a test."""
+    """Yields a session that does not have the setting, and removes it afterwards."""
     spark.conf.unset(NAME)
     yield spark
     spark.conf.unset(NAME)

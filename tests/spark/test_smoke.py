@@ -24,7 +24,7 @@ SCHEMA = "k long, v long, ts timestamp"
 
 @pytest.fixture
 def rows(spark: SparkSession) -> DataFrame:
-    """Half of the rows have key 0."""
+    """Returns rows of which half have key 0."""
     key = F.when(F.col("id") % 2 == 0, 0).otherwise(F.col("id") % 50)
     return spark.range(2000).select(key.alias("k"), F.col("id").alias("v"), F.timestamp_seconds("id").alias("ts"))
 

@@ -10,5 +10,5 @@ from skewless.store.hotcopy import MANY
 
 @pytest.fixture(params=[1, 4, MANY])
 def many(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How many states come at once that are left in a file: all of them, some, and none in small tests."""
+    """Sets how many states must arrive at once to stay in a file: in small tests all do, or some, or none."""
     monkeypatch.setattr(hotcopy, "MANY", request.param)

@@ -53,7 +53,7 @@ FIELDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
 
 
 def exact(value: Any) -> Any:
-    """A form in which NaN equals itself, and -0.0 is not 0.0."""
+    """Returns a value in a form in which NaN equals itself, and -0.0 is not 0.0."""
     if isinstance(value, float):
         return "nan" if math.isnan(value) else (value, math.copysign(1, value))
     if isinstance(value, dict):

@@ -72,7 +72,7 @@ def test_a_removal_outlasts_a_merge_that_leaves_out_the_snapshot(tmp_path: Path)
 
 
 def test_a_copy_forgets_keys_that_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for those that came with many others: of these it has to know that they are gone."""
+    """Except keys that came with many others and are still in that file: the copy must mark these as removed."""
     monkeypatch.setattr(hotcopy, "MANY", 5)
     store, table = StateStore(str(tmp_path / "durable"), KEY, STATE), RoutingTable.hashed(1)
     share, manifest = Share.of(table, 0), filled(store, table, 10)

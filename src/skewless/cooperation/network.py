@@ -19,7 +19,7 @@ from skewless.partitioner import Partitioner
 class Network:
     """How messages are delivered. The unit of time is one tuple of the stream.
 
-    interval: time between two messages of a source, at first (Dalton's DSYNC).
+    interval: the initial time between two messages of a source (Dalton's DSYNC).
     least: the shortest interval: one slide.
     delay: the shortest and the longest time that a message takes, in either direction.
     loss: the share of messages that never arrive.

@@ -227,6 +227,7 @@ def _grown(old: State) -> State:
 
 @kernel
 def _accumulate(s: State, steps: Steps, keys: Keys, times: Times, start: int) -> int:
+    """Adds the tuples from number `start` on until an array is full; returns the number of the next tuple."""
     for i in range(start, keys.size):
         if hashtable.full(s.numbers) or s.n_tuples[0] == s.of_tuple.size:
             return i
@@ -280,7 +281,7 @@ def _list_tuples(of_tuple: NDArray[np.int32], next_slot: NDArray[np.int64], out:
 
 @kernel
 def _inversions(ranks: NDArray[np.int64], sums: NDArray[np.int64]) -> int:
-    """Returns the pairs whose first is the smaller; `sums` is a Fenwick tree of the ranks seen so far."""
+    """Counts the pairs whose first rank is the smaller; `sums` is a Fenwick tree of the ranks seen so far."""
     inversions = 0
     for rank in ranks:
         node = rank

@@ -50,7 +50,7 @@ class JournalReader:
         raise self._damage(address)
 
     def frames(self, start: int, end: int) -> Iterator[Frame]:
-        """Yields the frames between two addresses that hold records."""
+        """Yields those frames between two addresses that hold records."""
         while start < end:
             frame = self.frame(start)
             if "rows" in frame.notes:
@@ -118,7 +118,7 @@ class Journal(JournalReader):
     each sender so far, so that older files can be deleted. A frame is on disk before `append` returns. A last frame
     that a crash cut off is dropped when the log is opened again; any other damage is an error that names the file.
 
-    directory: of the files; it is created if needed.
+    directory: where the files are; it is created if needed.
     holds: describes the records; a log with another description is refused.
     """
 
@@ -126,7 +126,7 @@ class Journal(JournalReader):
         Path(directory).mkdir(parents=True, exist_ok=True)
         lock = lock_file(Path(directory) / "lock", PATIENCE)
         if lock is None:
-            raise ValueError(f"the log in {directory} is in use by another receiver")
+            raise ValueError(f"the log in {directory} is in use by another receiver: choose another directory")
         self._lock = lock
         self.broken = ""  # why a write failed, after which nothing more is written
         self.holds = holds
@@ -166,7 +166,7 @@ class Journal(JournalReader):
         return address
 
     def delete_before(self, address: int) -> None:
-        """Deletes the files that end before this address."""
+        """Deletes the files that end at or before this address."""
         while len(self.bases) > 1 and self.bases[1] <= address:
             base = self.bases.pop(0)
             if base in self._files:

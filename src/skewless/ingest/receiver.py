@@ -70,10 +70,10 @@ def _accumulator(n_tuples: int, n_keys: int, times: list[int]) -> Accumulator:
 class Receiver:
     """Listens for senders, logs their records before acknowledging them, and forms batches of balanced blocks.
 
-    A connection serves one sender. It sends its name, receives the number of its lines already in the log, and sends
-    the following lines; after each piece written to disk it receives the new number. So a sender continues where the
-    log ends after either side crashed: no line is lost or doubled. A line that cannot be parsed is answered with an
-    error message, and the connection is closed.
+    A connection serves one sender. The sender sends its name, receives the number of its lines already in the log, and
+    sends the following lines; after each piece written to disk it receives the new number. So a sender continues where
+    the log ends after either side crashed: no line is lost or doubled. A line that cannot be parsed is answered with
+    an error message, and the connection is closed.
 
     Offsets are addresses in the log, so that a batch can be read again. Prompt's accumulator sorts the keys of the
     incoming batch (algorithm 1) until Spark asks for it; algorithm 2 divides it into blocks. After a crash, a batch is
@@ -141,11 +141,11 @@ class Receiver:
             return batch_end if batch_end > first else start
 
     def _check_addresses(self, *addresses: int) -> None:
-        """Refuses addresses that are not in the log, as those of another checkpoint."""
+        """Refuses addresses that are not in the log, such as those of another checkpoint."""
         begin, end = self._journal.begin, self._journal.end
         for address in addresses:
             outside = f"the log in {self._journal.directory} has addresses from {begin} to {end}, not {address}"
-            require(begin <= address <= end, f"{outside}: it is not the log of this checkpoint")
+            require(begin <= address <= end, f"{outside}: it is not the log of this checkpoint, which needs its own")
 
     def _end_of_batch(self, start: int, end: int, most: int | None) -> int:
         """Returns where the batch that begins at `start` ends, and accumulates later rows in a new one.
@@ -211,7 +211,7 @@ class Receiver:
         return batch
 
     def delete_before(self, address: int) -> None:
-        """Deletes what lies before this address: it will not be read again."""
+        """Deletes the files of the log that end at or before this address: their batches are done."""
         with self._changed:
             self._done = max(self._done, address)
             self._journal.delete_before(address)
@@ -282,7 +282,7 @@ class Receiver:
         name = first.decode()
         require(0 < len(first) <= NAME_BYTES, f"the first line is the sender's name, of 1 to {NAME_BYTES} bytes")
         with self._changed:
-            # A sender that connects again has given up its last connection: drop what that still delivers.
+            # A sender that connects again has given up its old connection: drop what the old one still delivers.
             previous = self._senders.get(name)
             if previous is not None:
                 with suppress(OSError):

@@ -14,7 +14,7 @@ Number = TypeVar("Number", np.int64, np.float64)  # of an array
 
 
 def _stamp() -> tuple[tuple[str, int, int], ...]:
-    """Returns names, times and sizes of all source files, which the cached machine code depends on."""
+    """Returns names, modification times and sizes of all source files, on which the cached machine code depends."""
     files = sorted(Path(__file__).parent.parent.rglob("*.py"))
     return tuple((path.name, (about := path.stat()).st_mtime_ns, about.st_size) for path in files)
 

@@ -14,6 +14,8 @@ def settle(accept: NDArray[Number], alias: NDArray[np.int64], whole: float, stac
 
     On entry accept[i] is the mass of item i, scaled so that `whole` is the mean, and alias[i] is i. Afterwards column i
     gives item i to coins below accept[i], out of `whole`, and item alias[i] to the others. Whole numbers stay exact.
+
+    stacks: two rows of scratch space, each as long as accept.
     """
     small, large = stacks[0], stacks[1]
     n_small, n_large = 0, 0

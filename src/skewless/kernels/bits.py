@@ -39,18 +39,18 @@ def drop(row: NDArray[np.uint64], bit: int) -> None:
 
 # A de Bruijn sequence: its windows of six bits are all different, so the product with 2**p identifies p.
 _SEQUENCE, _58 = np.uint64(0x03F79D71B4CB0A89), np.uint64(58)
-_POSITIONS: NDArray[np.int64] = np.argsort([((int(_SEQUENCE) << p) % 2**64) >> 58 for p in range(64)])
+_BIT_NUMBERS: NDArray[np.int64] = np.argsort([((int(_SEQUENCE) << p) % 2**64) >> 58 for p in range(64)])
 
 
 @kernel
 def lowest_bit(word: np.uint64) -> int:
-    """Returns the position of the lowest 1 of a word other than 0, without a branch."""
-    return int(_POSITIONS[((word & (~word + _1)) * _SEQUENCE) >> _58])
+    """Returns the number of the lowest 1 bit of a word other than 0, without a branch."""
+    return int(_BIT_NUMBERS[((word & (~word + _1)) * _SEQUENCE) >> _58])
 
 
 @kernel
 def following(row: NDArray[np.uint64], bit: int) -> int:
-    """Returns the first 1 at or after a position, -1 if there is none: to iterate over a row of bits."""
+    """Returns the number of the first 1 at or after a bit, -1 if there is none: to iterate over a row of bits."""
     at = bit >> 6
     if at >= row.size:
         return -1

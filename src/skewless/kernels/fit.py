@@ -1,4 +1,4 @@
-"""Where an item goes: to the emptiest worker, the roomiest, or the tightest that can still hold it."""
+"""Finds a worker for an item: the emptiest, the roomiest, or the tightest that can still hold it."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def filled(keys: NDArray[np.uint64], values: NDArray[np.uint64], room: int = 0) 
 
 
 def sums(tables: list[Entries]) -> Entries:
-    """Returns the keys of all tables, each with the sum of its values, which is below 2**53; sums of 0 are left out."""
+    """Returns the keys of all tables, each with the sum of its values (exact below 2**53), without sums of 0."""
     keys, inverse = np.unique(np.concatenate([keys for keys, _ in tables]), return_inverse=True)
     totals = np.bincount(inverse, np.concatenate([values for _, values in tables]), minlength=keys.size)
     return Entries(keys[totals > 0], totals[totals > 0].astype(np.uint64))
@@ -88,7 +88,7 @@ def find(t: Table, key: np.uint64) -> np.uint64:
     slot: np.uint64 = (key >> t.shift[0]) << _1
     while t.slots[slot] != key and t.slots[slot + _1] != _0:
         slot = (slot + _1 + _1) & last
-    # A free slot may have the key 0 or a removed one: only its value counts.
+    # A free slot has the key 0, which is a valid key too: only its value says that it is free.
     return slot
 
 

@@ -11,7 +11,7 @@ from skewless.kernels import Number, kernel
 
 
 class Floor(NamedTuple):
-    """State of the search: no value is below `level`, and none before `cursor` is on it."""
+    """State of the search: no value is below `level`, and none before `cursor` equals it."""
 
     level: NDArray[np.float64]
     cursor: NDArray[np.int64]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from skewless.kernels import kernel
 
-LOWER, UPPER = 1640531527, 444758427  # 2**32 over the square of the golden ratio, and times (sqrt(2) - 1) / 4
+LOWER, UPPER = 1640531527, 444758427  # 2**32 over the square of the golden ratio; 2**32 times (sqrt(2) - 1) / 4
 X = TypeVar("X", np.uint64, NDArray[np.uint64])
 _LOWER, _UPPER, _INVERSE = np.uint64(LOWER), np.uint64(UPPER), np.uint64(pow(LOWER, -1, 2**32))
 _32, _HALF = np.uint64(32), np.uint64(2**32 - 1)

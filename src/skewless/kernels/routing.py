@@ -24,8 +24,8 @@ class Lookup(NamedTuple):
     keys: Table  # the position of a key -> its number + 1
     starts: NDArray[np.int64]
     workers: NDArray[np.int32]
-    aliases: NDArray[np.int32]
-    accept: NDArray[np.int64]
+    aliases: NDArray[np.int32]  # the second worker of each fragment
+    accept: NDArray[np.int64]  # coins below this go to the fragment's own worker
 
 
 @kernel

@@ -38,7 +38,7 @@ def space_saving(counters: int) -> SpaceSaving:
         errors=np.zeros(counters, np.int64),
         seen=np.zeros(1, np.int64),
         least=floor(),
-        where=hashtable.table(2 * counters),  # a quarter full: half of all probes would otherwise take a second step
+        where=hashtable.table(2 * counters),  # at most a quarter full: else half of all probes take a second step
     )
 
 
@@ -49,7 +49,7 @@ def tally(s: SpaceSaving, key: np.uint64) -> int:
     slot = hashtable.find(s.where, key)
     held = s.where.slots[slot + _1]
     if held != _0:
-        counter = int(np.int64(held - _1))  # numba unites uint64 and int64 to float64
+        counter = int(np.int64(held - _1))  # numba converts a mix of uint64 and int64 to float64
         s.counts[counter] += 1
         return counter
     counter = lowest(s.counts, s.least)
@@ -65,7 +65,7 @@ def tally(s: SpaceSaving, key: np.uint64) -> int:
 
 @kernel
 def sure(s: SpaceSaving, counter: int) -> int:
-    """Returns how often the key of a counter occurred at least."""
+    """Returns a lower bound on how often the key of a counter occurred."""
     return int(s.counts[counter] - s.errors[counter])
 
 
@@ -145,7 +145,7 @@ def hyperloglog(n_workers: int) -> HyperLogLog:
 
 @kernel
 def hll_cell(key: np.uint64) -> tuple[np.uint64, np.uint8]:
-    """Returns the register of a key and its value there: the position of the first 1 in the remaining bits."""
+    """Returns the register of a key and its value there: in the remaining bits, the number of the first 1, from 1."""
     # Workers are chosen by the upper bits of the key: without another mix a worker would use few registers.
     x = mix64(key)
     register, rest, rank = x >> (np.uint64(64) - _INDEX_BITS), x << _INDEX_BITS, 1

@@ -64,12 +64,20 @@ def named(name: str) -> type[Partitioner[Any, Any]]:
 
 
 def summary(cls: type[Partitioner[Any, Any]]) -> str:
-    """Returns the first line of a class's docstring."""
+    """Returns the first line of a class's docstring.
+
+    >>> summary(Potc)[:27]
+    'Static power of two choices'
+    """
     return (cls.__doc__ or "").strip().splitlines()[0]
 
 
 def parameters(cls: type[Partitioner[Any, Any]]) -> dict[str, Any]:
-    """Returns the parameters of a class besides n_workers and seed, with their defaults."""
+    """Returns the parameters of a class besides n_workers and seed, with their defaults.
+
+    >>> parameters(Pkg)
+    {'choices': 2}
+    """
     return {
         field.name: field.default for field in fields(cls) if field.init and field.name not in ("n_workers", "seed")
     }
@@ -135,7 +143,13 @@ def described(partitioner: Partitioner[Any, Any]) -> str:
 
 
 def rebuilt(description: str) -> Partitioner[Any, Any]:
-    """Returns a new partitioner with the class and parameters that `described` wrote."""
+    """Returns a new partitioner with the class and parameters that `described` wrote.
+
+    description: what `described` returned.
+
+    >>> rebuilt(described(partitioner("pkg", 4)))
+    Pkg(n_workers=4, seed=0, choices=2)
+    """
     params = {name: _built(value) for name, value in json.loads(description).items()}
     module, _, name = params.pop("class").rpartition(":")
     made: Partitioner[Any, Any] = (_imported(module, name) if module else named(name))(**params)

@@ -88,7 +88,7 @@ class Auto(Planner):
     hash stays: 6,402 a batch; level costs 6,269
     level instead of hash: 6,510 a batch, not 15,298
 
-    Source: our own.
+    Source: Skewless; not from a paper.
     """
 
     name: ClassVar[str] = "auto"
@@ -109,7 +109,7 @@ class Auto(Planner):
         splitting = [offer.name for offer in self._offers if offer.splits_keys]
         culprits = ", ".join(splitting)
         require(not splitting or self.split, f"with split=False, no candidate may split keys as {culprits} would")
-        require(bool(self._offers), "among names at least 1 candidate")
+        require(bool(self._offers), "among is empty: give the name of at least 1 candidate")
         require(self.moving is None, "auto weighs moves by its costs: leave moving out")
         super().__post_init__()
 

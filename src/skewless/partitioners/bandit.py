@@ -52,7 +52,7 @@ class Rows(NamedTuple):
     before: NDArray[np.float64]  # [rows, workers]: as last agreed, or as they began
     tries: NDArray[np.int64]  # [rows, workers]: rewards of each since the last agreement
     best: NDArray[np.int64]  # argmax Q(k, .)
-    second: NDArray[np.float64]  # no other action of the row is worth more
+    second: NDArray[np.float64]  # no estimate of the row but the best exceeds this
     counts: NDArray[np.int64]  # tuples of the row since the last agreement
 
 
@@ -61,7 +61,7 @@ class Peers(NamedTuple):
 
     load: NDArray[np.float64]  # of each worker in the window, from others: as agreed, and estimated since
     ratio: NDArray[np.float64]  # how many tuples others send for each of its own
-    near: Table  # mixed key -> tuples since the last agreement of keys that are hot here, but perhaps not for all
+    near: Table  # mixed key -> tuples since the last agreement, of keys that are nearly hot here and have no row
     agreed_in: NDArray[np.int64]  # the statistics window of the last agreement
 
 
@@ -72,7 +72,7 @@ class Learned(NamedTuple):
     rule: NDArray[np.int64]  # [N_ROWS, MICRO_BATCH, GREEDY, FINGERPRINT]
     frequency: Statistics
     window: SlidingWindow
-    load: NDArray[np.float64]  # of each worker in the window, with that from other sources
+    load: NDArray[np.float64]  # of each worker in the window, from all sources
     total: NDArray[np.float64]  # the sum of these loads
     tuples: NDArray[np.int64]  # [EVER, SINCE]
     rows: Rows

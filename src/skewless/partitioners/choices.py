@@ -47,7 +47,7 @@ class Headed(NamedTuple):
     head: NDArray[np.float64]  # the shares of its keys, when d was last solved for
     head_choices: NDArray[np.int64]  # d
     cursors: Cursors
-    review: NDArray[np.int64]  # d is solved for again after this many tuples
+    review: NDArray[np.int64]  # d is solved for again when this many tuples were seen in all
 
 
 @kernel

@@ -292,7 +292,7 @@ def _reports(s: Learned) -> Iterator[_Report]:
 
 
 def _pooled(reports: list[_Report]) -> NDArray[np.float64]:
-    """Returns the estimates of one learner with the rewards of all: a source's mean reward follows from its own."""
+    """Returns the estimates of one learner with all rewards; how a source's estimates changed gives its mean reward."""
     tries = np.sum([report.tries for report in reports], axis=0)
     factors = [(1 - GAMMA) ** report.tries for report in reports]
     rewards = [

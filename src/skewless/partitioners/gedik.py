@@ -38,11 +38,11 @@ class Resources(NamedTuple):
 class Gedik(Planner):
     """Base class of the three: the ring, and the loads that a plan is judged by.
 
-    Light keys go by a consistent ring, the same in every plan and before the first one: switching from hashing to a
-    plan moves heavy keys only, and the first plan compares with the ring. A worker's load is what it holds of heavy and
-    of light keys. Penalties: that for balance is the geometric mean over state, network and computing of
-    (most - least) / (theta x mean); that for migration is moved / (tracked / n), where tracked is all that the heavy
-    keys have. The utility of a plan is their sum; less is better.
+    Light keys follow a ring of consistent hashing, the same in every plan and before the first one: switching from
+    hashing to a plan moves heavy keys only, and the first plan compares with the ring. A worker's load is what it holds
+    of heavy and of light keys. Penalties: that for balance is the geometric mean over state, network and computing of
+    (most - least) / (theta x mean); that for migration is moved / (tracked / n), where tracked is the number of tuples
+    of all heavy keys. The utility of a plan is the sum of both; less is better.
 
     heavy, theta, compute: as in `scan`.
     """

@@ -1,4 +1,4 @@
-"""Level, our own planner: evens out all loads with at most n - 1 fragments more than keys, and moves little."""
+"""Level, a planner that evens out all loads with at most n - 1 fragments more than keys, and moves little."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Level(Planner):
     >>> round(m.imbalance_ratio, 2), m.keys, m.fragments
     (1.0, 2285, 2300)
 
-    Source: our own. McNaughton: Scheduling with deadlines and loss functions. Management Science 6(1), 1959.
+    Source: Skewless, after McNaughton: Scheduling with deadlines and loss functions. Management Science 6(1), 1959.
     """
 
     name: ClassVar[str] = "level"
@@ -222,6 +222,10 @@ def _pour_keys(
     former_workers: NDArray[np.int32],
     out: _Fragments,
 ) -> None:
+    """Fills in the fragments of the keys.
+
+    cost_and_dust: what a key costs on each worker, in tuples, and the size up to which an amount counts as nothing.
+    """
     key_cost, dust = cost_and_dust
     starts, workers, poured = out.starts, out.workers, out.poured
     at = 0

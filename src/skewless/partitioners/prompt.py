@@ -141,8 +141,8 @@ def pack(
 def allocate(keys: Keys, sizes: NDArray[np.float64], split: NDArray[np.bool_], n_buckets: int) -> Workers:
     """Returns the reduce bucket of each key cluster of one map task, which decides alone (section 5, algorithm 3).
 
-    Keys that other map tasks have too are hashed, so that all agree. The others, largest first, each go to the bucket
-    with most room among those that have not had one since all had one: even in size, and in number of keys.
+    Keys that other map tasks have too are hashed, so that all agree. The others are dealt out in rounds, largest first,
+    each to the bucket with most room that got none in this round: buckets become even in size and in number of keys.
 
     keys, sizes: the key clusters of the map task, and their tuples. split: whether other map tasks have the key too.
     n_buckets: the number of reduce buckets.
@@ -166,7 +166,7 @@ def allocate(keys: Keys, sizes: NDArray[np.float64], split: NDArray[np.bool_], n
 def _worst_fit(
     order: NDArray[np.int64], sizes: NDArray[np.float64], load: NDArray[np.float64], buckets: NDArray[np.int32]
 ) -> None:
-    # A bucket that has had an item waits until all have had one (l. 7 to 9): as if it were fuller by all there is.
+    # A bucket with an item waits until all have one (l. 7 to 9): count it as fuller by more than the sum of all sizes.
     far = 1.0
     for bucket in range(load.size):
         far += load[bucket]

@@ -51,7 +51,10 @@ BOUND, LEAST = range(2)  # of Counters.bound: keys that may be counted now, and 
 
 
 def counters(memory: int | None) -> Counters:
-    """Returns empty counters. memory: how many keys they count at most; None: all."""
+    """Returns empty counters.
+
+    memory: how many keys they count, up to WIDEST times as many while keys drift; None: all.
+    """
     return Counters(
         counts=hashtable.table(),
         past=hashtable.table(),

@@ -71,7 +71,7 @@ class Planned(NamedTuple):
     numbers: Table  # mixed key -> its number in the policy + 1
     ends: NDArray[np.int64]  # of each fragment: the first coin that goes to the next one
     spent: NDArray[np.int64]  # tuples of each hot key since the policy was adopted
-    memo: NDArray[np.float64]  # what a planner learned besides
+    memo: NDArray[np.float64]  # what a subclass keeps besides: costs measured by `auto`, room of workers in `level`
 
 
 @dataclass(eq=False)
@@ -83,8 +83,9 @@ class Planner(Partitioner[Planned, Policy]):
     run.
 
     moving: what it costs to move keys; a plan that gains less than that is dropped. None: moves cost nothing.
-    memory: how many keys a source counts at most; None: all. When there are more, it forgets the lighter half of them
-        and samples fewer tuples, each with a larger weight (Dynamic Repartitioning's counters).
+    memory: how many keys a source counts, up to 16 times as many while hot keys change; None: all. When there are more,
+        it forgets the lighter half of them and samples fewer tuples, each with a larger weight (Dynamic
+        Repartitioning's counters).
     """
 
     plans_ahead: ClassVar[bool] = True

@@ -16,7 +16,7 @@ _SORT_SHUFFLE = "org.apache.spark.shuffle.sort.SortShuffleManager"  # Spark also
 def check_splitting(df: DataFrame, what: str = "splitting keys") -> None:
     """Raises a ValueError unless Spark notices a retried task that routes its rows differently.
 
-    what: what needs that, for the message.
+    what: the feature that needs this, as the subject of the message.
     """
     problem = splitting_problem(df, what)
     require(not problem, problem)

@@ -43,7 +43,7 @@ _log = logging.getLogger("skewless")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Decision:
-    """How a verb routes its rows, and why; `explain` prints the very object that the verb follows."""
+    """How a verb routes its rows, and why; `explain` prints the decision that the verb would follow."""
 
     request: Request
     inputs: Inputs  # what Spark says that it will read
@@ -89,7 +89,7 @@ class Decision:
     def before(self) -> float:
         """The straggler factor of plain Spark: the longest task that it runs, over an even share of the work.
 
-        1 where Spark needs no rows of a key together, so that none has to wait.
+        1 where plain Spark does not send all rows of a key to one task.
         """
         return max(1.0, self._longest * self.n_workers) if self.shuffles else 1.0
 
@@ -127,8 +127,9 @@ class Decision:
     def hashing_suffices(self) -> bool:
         """Whether plain hashing spreads the keys well.
 
-        A Python function may take any time for a row, so that all task slots must be busy as well, with the tasks that
-        really run. What Spark does itself with the few bytes that it merges into one task is done quickly.
+        A Python function may take any time for a row. So for Python functions the tasks that plain Spark really runs,
+        after merging small partitions, must be even as well, and enough for all task slots. Spark's own operators
+        process a merged task quickly, as its partitions are small.
         """
         slots = min(self.n_workers, self.inputs.slots or self.n_workers)
         is_even = self.histogram.hash_straggler(self.n_workers) <= MILD
@@ -174,6 +175,7 @@ def decide(request: Request) -> Decision:
 def _as_given(left: Decision, table: RoutingTable) -> Decision:
     routing: Routing = table
     if left.request.operator == "join":
+        # The table splits no keys here, so it does not matter how many rows of a key each side has.
         empty = Histogram(np.empty(0, np.uint64), np.empty(0))
         routing = _checked(tabled(table, empty, empty, left.request.how), left.request)
     elif table.splits_keys:
@@ -190,7 +192,7 @@ def plain_join(request: Request) -> DataFrame:
 def _profiled(decision: Decision) -> Decision:
     """Returns the same decision with profiles of its keys, and with the number of rows if it was not known."""
     request, sizes = decision.request, decision.inputs.reads
-    if request.operator == "join":  # both sides are looked at closely: their keys' products matter
+    if request.operator == "join":  # a large sample, however few workers: the counts of both sides are multiplied
         measured = profiles(request.frames, None, matching=True, sizes=sizes)
     else:
         measured = profiles(request.frames, request.sample, n_workers=decision.n_workers, sizes=sizes)
@@ -202,7 +204,8 @@ def _routed_by_tuple(left: Decision) -> Decision:
     request, partitioner = left.request, left.request.partitioner_for(left.n_workers)
     alone = not request.splits and not partitioner.sources_agree
     meet = not alone or len(request.frames) == 1
-    require(meet, f"{partitioner.name} decides in the order of its rows: in two DataFrames, equal keys would not meet")
+    apart = f"{partitioner.name} decides in the order of its rows: in two DataFrames, equal keys would not meet"
+    require(meet, f"{apart}; give the partitioner itself, not an Exact")
     # One source keeps the keys whole, but where it sends them still depends on the order of its rows.
     if Sourced(partitioner).splits_keys:
         check_splitting(request.df, "routing by the order of rows")
@@ -233,7 +236,7 @@ def _join(decision: Decision) -> Decision:
 
 
 def _problem(grids: Grids, request: Request) -> str:
-    """Returns why grids are not safe; copied rows and NULL keys go to random workers, so retries need checksums."""
+    """Returns why grids are not safe, empty if they are; copies and NULL keys go to random workers: see `checksums`."""
     fields = [field for frame in request.frames for field in fields_of(frame.df, frame.names)]
     at_random = any(grids.copies) or any(field.nullable for field in fields)
     return splitting_problem(request.df, "spreading the rows of hot or NULL keys") if at_random else ""

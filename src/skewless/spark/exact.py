@@ -32,7 +32,8 @@ class Exact:
 
     Each input partition is a source. Planners look at all rows first, and plan together. A partitioner that keeps keys
     whole by what it has seen before (`potc`, `on_greedy`, `am`, `cam`) must see all rows where a verb needs whole keys:
-    then all rows go through one source. Executors must be able to import Skewless, and a class of your own.
+    then all rows go through one source. Executors must be able to import Skewless, and the class of a partitioner of
+    your own.
 
     partitioner: a name or an instance.
 
@@ -161,8 +162,8 @@ def passed(df: DataFrame, keys: Sequence[str], by: Sourced, into: str) -> Pass:
     return Pass(routes.repartitionById(by.n_workers, column(into)), by.sources, watched)
 
 
-# The functions below return functions that run in Python workers. Those hold only text and bytes, so that a worker
-# without this library can report that it is missing.
+# The functions below return functions that Spark pickles for its Python processes. They hold only text and bytes, so
+# that an executor without this library can unpickle them, and report that it is missing.
 
 
 def _routing(description: str, sources: Sources, leaves: bool) -> Callable[[Iterator[pa.Array]], Iterator[pa.Array]]:

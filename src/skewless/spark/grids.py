@@ -13,7 +13,8 @@ from skewless.arrays import Keys
 from skewless.histogram import Histogram
 from skewless.table import HOT, RoutingTable
 
-# Whether rows of the left side, and of the right side, come out even without a match: their copies must not.
+# Whether a join may return a row of the left side, and of the right side, alone instead of in a pair. If such a row is
+# copied, its copies must not come out as well.
 KEEPS: dict[str, tuple[bool, bool]] = {
     "inner": (False, False),
     "left": (True, False),
@@ -111,7 +112,7 @@ class JoinCosts:
     left: NDArray[np.float64]
     right: NDArray[np.float64]
     rest: float  # of all other keys
-    nulls: float  # of rows with a NULL in their key that come out
+    nulls: float  # of rows with a NULL in their key, on the sides whose rows may come out alone
     per_pair: float  # the cost of a row that comes out
 
     @classmethod

@@ -141,7 +141,7 @@ class Inputs:
 
     @property
     def likely_size(self) -> float:
-        """Bytes that are likely to be processed; infinite if an operator, other than a join, may make many of few."""
+        """Bytes that are likely to be processed; infinite if an operator other than a join may multiply rows."""
         return sum(inf if frame.grows and not frame.joins else frame.bytes for frame in self.reads)
 
     @cached_property

@@ -94,7 +94,8 @@ class Request:
         check_workers(by, self.n_workers)
         if isinstance(planner, RoutingTable):
             may_route = self.splits or not planner.splits_keys
-            require(may_route, f"this table splits keys, but {self.operator} needs each key whole")
+            refusal = f"this table splits keys, but {self.operator} needs each key whole"
+            require(may_route, f"{refusal}: plan it with a partitioner that keeps keys whole, such as kip")
         elif planner != "auto":
             chosen(planner, self.n_workers or 1, self.splits)
         return self
@@ -107,7 +108,10 @@ class Request:
 
 
 def is_safe_to_split(df: DataFrame, planner: object) -> bool:
-    """Returns False where "auto" has to keep keys whole, for want of shuffle checksums; others are refused there."""
+    """Returns whether keys may be split; without shuffle checksums, "auto" must keep them whole, which is logged.
+
+    For other partitioners it returns True: those that split keys are refused later, by `check_splitting`.
+    """
     problem = splitting_problem(df) if planner == "auto" else ""
     if problem:
         _log.warning("keys stay whole: %s", problem)
@@ -123,7 +127,8 @@ def check_workers(partitioner: PartitionerLike | Exact, n_workers: int | None) -
         raise TypeError(f"a partitioner is a name, an instance, a RoutingTable or an Exact, not {planner!r}")
     name = "the table" if isinstance(planner, RoutingTable) else planner.name
     fits = n_workers in (None, planner.n_workers)
-    require(fits, f"{name} is for {planner.n_workers} workers, not for {n_workers}")
+    differs = f"{name} is for {planner.n_workers} workers, not for {n_workers}"
+    require(fits, f"{differs}: leave n_workers out, or give one for {n_workers} workers")
 
 
 _KEEPS_WHOLE = 'take "auto", "level", "kip" or another that keeps keys whole'
@@ -137,6 +142,7 @@ def chosen(
 ) -> Partitioner[Any, Any]:
     """Returns a partitioner, given itself or by name; refuses to split keys that must stay whole.
 
+    split: whether keys may be split.
     costs: the weights by which "auto" compares its candidates, see `Auto`.
     """
     if isinstance(partitioner, str):

@@ -47,7 +47,7 @@ class Slots(NamedTuple):
 
 
 def perfect(keys: Keys, values: NDArray[np.int64] | NDArray[np.int32], limit: int) -> Slots:
-    """Builds a table for these keys, each with a value from 0 to below the limit."""
+    """Builds a table for these keys, each with a value of at least 0 and less than the limit."""
     size = 1 << max(2 * keys.size - 1, 4 * limit + 1, CROWDED - 1).bit_length()
     most = SPARSE * max(keys.size, limit, 1)
     while size <= most:
@@ -59,7 +59,7 @@ def perfect(keys: Keys, values: NDArray[np.int64] | NDArray[np.int32], limit: in
                 entries[slots] = (upper | twice).view(np.int64)
                 return Slots(shift, flips, entries)
         size *= 2
-    raise ValueError("the keys of this table are not hashes: plan it from keys by skewless.streams.as_keys")
+    raise ValueError("the keys of this table are not hashes: hash them with skewless.streams.as_keys before planning")
 
 
 def _arranged(keys: Keys, size: int, shift: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -81,5 +81,6 @@ def _arrow(kind: DataType) -> pa.DataType:
     if isinstance(kind, T.DecimalType):
         return pa.decimal128(kind.precision, kind.scale)
     plain = _PLAIN.get(type(kind))
-    require(plain is not None, f"states and results cannot have fields of type {kind.simpleString()}")
+    refusal = f"states and results cannot have fields of type {kind.simpleString()}"
+    require(plain is not None, f"{refusal}: use another type, such as string")
     return plain

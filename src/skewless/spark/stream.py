@@ -155,8 +155,10 @@ def stream(
     df: a streaming DataFrame, such as `spark.readStream` returns.
     keys: what PySpark's groupBy takes: names, lists of names, nested fields ("a.b") or Columns.
     time: the column with the time of each row, for windows, joins and timeouts in event time.
-    watermark: how far behind the latest time seen a row's time may be; later rows are dropped, and counted.
-    partitioner: a name, an instance, a RoutingTable or an `sl.Exact`; by default what costs least.
+    watermark: how far behind the latest time seen a row's time may be; later rows are dropped, and counted. Keyed state
+        drops them only with timeouts or timers in event time.
+    partitioner: a name, an instance, a RoutingTable or an `sl.Exact`; by default what costs least. Keyed state takes no
+        `sl.Exact`, and a join takes no partitioner.
     n_workers: how many partitions, by default as many as Spark runs tasks at a time; or (least, most): as many as the
         load needs, by Prompt's elastic rule.
     statistics: what the routing table of a batch is planned from. "last": the batch before it, whose keys are counted

@@ -32,7 +32,10 @@ class Bulk:
 
     @classmethod
     def written(cls, database: Path, rows: pa.Table, share: Share) -> Self:
-        """Writes states to a new file next to the database that they belong to."""
+        """Writes states to a new file next to the database that they belong to.
+
+        rows: the states, with the columns of `StateStore.schema`.
+        """
         rows = rows.take(pa.array(np.argsort(positions_of(rows)))).combine_chunks()
         path = database.with_name(f"{database.stem}-{uuid4().hex}.arrow")
         sink = pa.BufferOutputStream()
@@ -90,7 +93,10 @@ class Bulk:
 
 @lru_cache(maxsize=256)
 def _is_intact(path: str, checksum: int) -> bool:
-    """Returns whether a file has its checksum. Checked once a process: damage after that is found by the next one."""
+    """Returns whether a file has its checksum.
+
+    A process checks each file once: later damage is only noticed by the next process.
+    """
     try:
         with pa.memory_map(path) as file:
             return zlib.crc32(file.read_buffer()) == checksum

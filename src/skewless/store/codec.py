@@ -1,4 +1,4 @@
-"""Exact conversion of rows of any Arrow types to JSON and back: for comparing keys, and for states in the hot copy."""
+"""Converts rows of all Arrow types that Spark has to JSON and back: to compare keys, and for states in the hot copy."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ class _Form(NamedTuple):
 class Codec:
     """Converts rows of a schema to JSON texts, one a row, and back.
 
+    schema: the names and types of the fields.
     canonical: give keys that Spark groups together the same text: -0.0 becomes 0.0, and maps are sorted.
     """
 
@@ -61,7 +62,10 @@ class Codec:
         return [text if is_valid else None for text, is_valid in zip(texts, rows.is_valid().to_pylist(), strict=True)]
 
     def values(self, texts: Sequence[str]) -> list[Values]:
-        """Returns the rows of these texts as tuples of Python values; structs and maps with plain keys are dicts."""
+        """Returns the rows of these texts as tuples of Python values.
+
+        Structs are dicts, and so are maps, unless their keys are nested: those are lists of pairs.
+        """
         rows = json.loads(f"[{','.join(texts)}]")
         backs = [form.back for form in self._forms]
         if not any(backs):
@@ -86,7 +90,10 @@ class Codec:
 def differs_from_last(keys: Sequence[pa.Array], same_position: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Returns which rows with the position of the row before seem to have another key.
 
-    Errs on the side of a difference, as for nested types and NaN: the texts of the keys decide.
+    May report a difference where there is none, as for nested types and NaN: callers then compare the texts of keys.
+
+    keys: the columns of the keys.
+    same_position: which rows have the position of the row before.
     """
     differs = np.zeros(same_position.size, np.bool_)
     for column in keys:
@@ -123,7 +130,8 @@ def _or_none(function: Callable[[Any], Any], value: Any) -> Any:
 def _form(kind: pa.DataType, canonical: bool) -> _Form:
     types = pa.types
     if types.is_floating(kind):
-        require(not types.is_float16(kind), "states and keys cannot have halffloat fields, as Spark has no such type")
+        is_float16 = types.is_float16(kind)
+        require(not is_float16, "states and keys cannot have halffloat fields, as Spark has no such type: use float")
         return _Form((lambda value: value + 0.0) if canonical else None, None)
     if types.is_integer(kind) or types.is_boolean(kind) or types.is_null(kind):
         return _Form(None, None)

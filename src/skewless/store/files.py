@@ -132,11 +132,16 @@ class StateStore:
         return Codec(self.state)
 
     def write(self, changes: pa.Table, share: Share, version: int, worker: int, kind: str = "changes") -> Receipt:
-        """Writes changes of keys of a share in blocks; returns their index."""
+        """Writes changes in blocks, one for each host or hot key; returns their index.
+
+        share: the keys of the worker; other keys are refused.
+        version: the version that the changes lead to.
+        kind: the first word of the file's name, "changes" or "merged".
+        """
         require(changes.schema.equals(self.schema), f"changes have the columns {self.schema}, not {changes.schema}")
         positions = positions_of(changes)
         is_own = bool(share.has(positions).all())
-        require(is_own, f"worker {worker} wrote states of keys that belong to other workers")
+        require(is_own, f"worker {worker} has changes of keys that belong to other workers")
         # Hot keys are listed even if unchanged: then readers need not look for them in the block of their host.
         hot = share.hot[share.owned].tolist()
         blocks = [IndexRow(file="", size=share.hosts.size, host=NO_HOST, hot=position) for position in hot]
@@ -171,7 +176,10 @@ class StateStore:
         return data, [entry._replace(checksum=zlib.crc32(data.slice(entry.offset, entry.length))) for entry in blocks]
 
     def read(self, segment: Segment, share: Share, tally: Tally | None = None) -> pa.Table:
-        """Returns the rows of a share in a segment; reads only blocks that may hold some."""
+        """Returns the rows of a share in a segment; reads only blocks that may hold some.
+
+        tally: counts what is read.
+        """
         tally = Tally() if tally is None else tally
         index = load_index(self.root, segment.index)
         blocks = np.flatnonzero(_may_hold(index, share))
@@ -209,7 +217,7 @@ class StateStore:
             raise Damaged(f"the state file {path} cannot be read: {error}") from error
 
     def segment(self, receipts: Sequence[Receipt], since: int | None, until: int) -> Segment:
-        """Writes the index of all blocks that several tasks wrote."""
+        """Writes one index of all blocks that tasks wrote, and returns the segment that they make up."""
         index = pa.concat_tables([receipt.index for receipt in receipts]) if receipts else INDEX.empty_table()
         name = f"index-{until:012d}-{uuid4().hex}.arrow"
         data = _stream(index)

@@ -28,7 +28,7 @@ T = TypeVar("T")
 # A row of the database: position, key, state, timeout. A plain tuple, as SQLite returns and takes: hot copies handle
 # millions of them.
 Line: TypeAlias = tuple[int, str, str | None, int | None]
-COPIES = 64  # most hot copies of a worker on a machine: attempts of its task that run at the same time
+COPIES = 64  # the most hot copies of a worker on a machine: one for each attempt of its task that runs at the same time
 AT_ONCE = 500  # keys in one query
 MANY = 1000  # when at least so many states arrive together, they stay in a file
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Entry(NamedTuple):
     position: int
     key: Values
     state: Values | None
-    timeout: int | None  # in milliseconds
+    timeout: int | None  # in milliseconds since 1970
 
 
 @dataclass
@@ -189,7 +189,7 @@ class HotCopy:
             _remove_bulks(self.path, keep=self._bulk)
 
     def _meta(self) -> dict[str, str]:
-        """Returns what the database says about itself; creates its tables if it is new."""
+        """Returns the names and values in the table `meta`; creates the tables if the database is new."""
         if self._db.execute("select count(*) from sqlite_master").fetchone() == (0,):
             for statement in filter(str.strip, _TABLES.split(";")):
                 self._db.execute(statement)
@@ -257,7 +257,9 @@ def open_hot_copy(
 
     Attempts of a task that run at the same time have a database each.
 
-    directory: on the local disk. share: the keys of the worker. tally: counts what is read from durable files.
+    directory: on the local disk.
+    share: the keys of the worker.
+    tally: counts what is read from durable files.
     """
     manifest.check(store)
     folder = Path(directory)

@@ -26,10 +26,10 @@ NO_VERSION = -2  # the version before any state; an initial state is version -1,
 
 @dataclass(frozen=True)
 class Manifest:
-    """The state at a version, which the driver commits with a batch: a few hundred bytes of JSON.
+    """The state at a version, which the driver commits with a batch: at most a few kilobytes of JSON.
 
     Each segment starts at the version at which the one before ends. The first is a snapshot. Every commit draws a
-    random token, which identifies hot copies of another history that has the same version numbers.
+    random token: a hot copy whose token differs has the same version number, but of another history, and is rebuilt.
     """
 
     version: int
@@ -54,9 +54,10 @@ class Manifest:
         return new._without_old_tokens()
 
     def due(self) -> Sequence[Segment]:
-        """Returns the segments to merge now, if any: all from the first that is smaller than the later ones together.
+        """Returns the segments to merge now: all from the first that is no larger than the later ones together.
 
-        This keeps segments few, and rewrites each row only a few times, however long the stream runs.
+        Empty as long as there are at most `SEGMENTS`. This keeps segments few, and rewrites each row only a few times,
+        however long the stream runs.
         """
         if len(self.segments) <= SEGMENTS:
             return ()
@@ -66,7 +67,11 @@ class Manifest:
         return self.segments[int(mergeable[0]) :] if mergeable.size else ()
 
     def merged(self, store: StateStore, segments: Sequence[Segment], receipts: Sequence[Receipt]) -> Manifest:
-        """Returns the same state with one segment instead of several, after which others may have been added."""
+        """Returns the same state with one segment instead of several consecutive ones.
+
+        segments: what was merged; segments that were added since stay.
+        receipts: of the files that they were merged into.
+        """
         start = self.segments.index(segments[0])
         end = start + len(segments)
         require(self.segments[start:end] == tuple(segments), "only consecutive segments of a manifest can be merged")
@@ -87,7 +92,8 @@ class Manifest:
 
     def check(self, store: StateStore) -> None:
         """Refuses a store whose keys or states have other types."""
-        require(self.types == store.types, f"the state was written with {self.types}; now it is {store.types}")
+        same = self.types == store.types
+        require(same, f"the state was written with {self.types}, and cannot be read as {store.types}")
 
     def to_json(self) -> str:
         """Returns the manifest as JSON text."""
@@ -119,7 +125,7 @@ def merge(
     """Merges the rows of a share in several segments; to merge the segments, do this for each worker of a table."""
     rows = pa.concat_tables([store.read(segment, share, tally) for segment in segments])
     newest = rows.take(latest(store, rows))
-    if segments[0].since is None:
+    if segments[0].since is None:  # nothing is before a snapshot, so it needs no marks of removed keys
         newest = newest.filter(pc.or_(pc.is_valid(newest["state"]), pc.is_valid(newest["timeout"])))
     return store.write(newest, share, segments[-1].until, worker, "merged")
 
@@ -154,9 +160,10 @@ def entries(store: StateStore, manifest: Manifest, share: Share, tally: Tally | 
 
 
 def sweep(store: StateStore, manifests: Sequence[Manifest]) -> list[str]:
-    """Deletes the files that none of these manifests needs, and returns their names. Not to be called during a merge.
+    """Deletes the files that none of these manifests needs, and returns their names.
 
-    Files of later versions are kept: they may belong to a batch that is running.
+    Must not be called during a merge, as no manifest names its files yet. Files of later versions are kept: they may
+    belong to a batch that is running.
     """
     newest = max(manifest.version for manifest in manifests)
     needed = {name for manifest in manifests for segment in manifest.segments for name in _files(store, segment)}

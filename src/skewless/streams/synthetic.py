@@ -90,7 +90,7 @@ def lognormal(n: int, mu: float, sigma: float, *, seed: int = 0) -> Keys:
 
 
 def drifting(n: int, keys: int, exponent: float, *, every: int, seed: int = 0) -> Keys:
-    """Returns a Zipf stream whose hot keys are replaced by others after every `every` tuples.
+    """Returns a Zipf stream whose hot keys are replaced by others every `every` tuples.
 
     n: the number of tuples.
     keys: the number of distinct keys.
@@ -108,7 +108,7 @@ def drifting(n: int, keys: int, exponent: float, *, every: int, seed: int = 0) -
 
 
 def alternating(n: int, keys: int, exponent: float, *, every: int, seed: int = 0) -> Keys:
-    """Returns a stream that alternates between uniform and Zipf keys every `every` tuples (Dalton, figure 9).
+    """Returns a stream of uniform and Zipf keys in turn, `every` tuples of each, uniform first (Dalton, figure 9).
 
     n: the number of tuples.
     keys: the number of distinct keys.

@@ -1,4 +1,4 @@
-"""Checks that a partitioner keeps the `laws` of its contract; our own tests use the same checks."""
+"""Checks that a partitioner keeps the `laws` of its contract; the tests of Skewless use the same checks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["LAWS", "AnyPartitioner", "Law", "LawBroken", "New", "Tuples", "check
 def check_partitioner(cls: type[AnyPartitioner], **params: Any) -> None:
     """Checks every law in `LAWS` on several streams and numbers of workers; raises `LawBroken` at the first breach.
 
-    cls: a subclass of `skewless.partitioner.Partitioner`, yours or ours.
+    cls: a subclass of `skewless.partitioner.Partitioner`, of your own or built in.
     params: parameters for its constructor, besides the number of workers.
 
     >>> from skewless.partitioners.pkg import Pkg

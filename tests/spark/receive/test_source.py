@@ -76,7 +76,7 @@ class Running:
                     return int(process.name)
             except OSError:
                 continue
-        raise AssertionError("nobody holds the log")
+        raise AssertionError("no process holds the lock of the log")
 
 
 def test_rows_arrive_once_in_balanced_blocks_across_restarts_and_kills(spark: SparkSession, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ OUTPUT = StructType([StructField("k", StringType()), *STATE.fields])
 
 
 def counting() -> Any:
-    """A function that counts and sums, and forgets a key that has 30 rows; made here so that it needs no module."""
+    """Returns a nested function, sent by value, that counts and sums, and forgets a key that has 30 rows."""
 
     def running(key: tuple[Any, ...], rows: pa.Table, state: Any) -> pa.Table:
         n, total = state.get if state.exists else (0, 0.0)
@@ -58,7 +58,7 @@ def operator(function: Any, **changes: Any) -> Stateful:
 
 
 def tables(batch: int) -> RoutingTable:
-    """Other workers, hosts and hot keys in every batch."""
+    """Returns a table with a random number of workers and hosts in random order, without hot keys."""
     rng = np.random.default_rng(batch)
     n = int(rng.integers(1, 5))
     plain = RoutingTable.hashed(n)
@@ -173,7 +173,7 @@ def test_timeouts_come_when_their_time_is_over_and_no_rows_do(spark: SparkSessio
 
 
 def deadly(flag: str) -> Any:
-    """A count of rows whose Python worker is killed if there is a flag, when it has done a part of its work."""
+    """Returns a function that counts rows; if there is a flag, it kills its Python worker in the middle of its work."""
     die = killed_once(flag)
 
     def counted(key: tuple[Any, ...], rows: pa.Table, state: Any) -> pa.Table:

@@ -24,7 +24,10 @@ _OUTPUT_OF_SPARK: dict[str, Counter[tuple[Any, ...]]] = {}
 
 
 def by_spark(spark: SparkSession, folder: Path, name: str, result: Callable[[], DataFrame]) -> Counter[tuple[Any, ...]]:
-    """Returns the output of Spark's own operator for the same rows; `result` makes its DataFrame. Runs once a name."""
+    """Returns the output of Spark's own operator, which runs once per name, for the same rows.
+
+    result: makes the DataFrame of Spark's operator.
+    """
     if name not in _OUTPUT_OF_SPARK:
         _OUTPUT_OF_SPARK[name] = run_on_spark(spark, folder, result)
     return _OUTPUT_OF_SPARK[name]
@@ -50,7 +53,7 @@ def run_on_spark(spark: SparkSession, folder: Path, result: Callable[[], DataFra
 
 
 def remembering() -> Any:
-    """A processor with a value, a list, a map and timers; made in a function, so that Spark pickles it by value."""
+    """Returns a processor with a value, a list, a map and timers, of a nested class: Spark pickles it by value."""
 
     class Remembering(StatefulProcessor):
         def init(self, handle: Any) -> None:
@@ -148,7 +151,7 @@ def test_a_processor_has_the_output_it_has_on_spark_across_a_restart_and_a_resca
 
 
 def alarmed() -> Any:
-    """A processor of rows with timers in processing time, whose output does not depend on the time of day."""
+    """Returns a processor of rows with timers in processing time; its output does not depend on the time of day."""
 
     class Alarmed(StatefulProcessor):
         def init(self, handle: Any) -> None:

@@ -19,7 +19,7 @@ KEYS = np.array([7, 2**63, 9], np.uint64)
 
 
 def reports(spark: SparkSession, receipt: bytes, workers: list[int]) -> DataFrame:
-    """The reports of these workers, as their tasks would send them: 10 rows of a hot key and 5 others each."""
+    """Returns what the tasks of these workers would report: worker w has 10 + w rows of a hot key, and 5 others."""
     positions = key_positions(KEYS).view(np.int64).tolist()
     rows: list[dict[str, Any]] = [
         {

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest
 
 
 def sides(spark: SparkSession, left: Any, right: Any) -> tuple[DataFrame, DataFrame]:
-    """The same columns under other names, but for the key."""
+    """Returns two sides with the same columns, under other names but for the key."""
     return left.select("k", "v", "ts"), right.select("k", F.col("v").alias("w"), F.col("ts").alias("at"))
 
 

@@ -110,7 +110,7 @@ def test_plans_are_learned_and_found_again(tmp_path: Path, name: str) -> None:
 
 
 class Dying(Checkpoint):
-    """Dies when it has written so many files."""
+    """A checkpoint that raises an error, as if its process died, instead of writing one file more than `left`."""
 
     def __init__(self, directory: str, left: int) -> None:
         super().__init__(directory)
@@ -139,7 +139,7 @@ def test_a_query_that_dies_while_it_is_rescaled_has_its_plan_and_what_it_knew(tm
     table = again.plan(2, 4).router
     assert isinstance(found, RoutingTable)
     assert isinstance(table, RoutingTable)
-    assert (table.route(keys) == found.route(keys)).mean() > 0.95, "it knows where things are"
+    assert (table.route(keys) == found.route(keys)).mean() > 0.95, "keys stay on their workers"
     for one in (learner, dying, again):
         one.close()
 
@@ -183,7 +183,7 @@ def test_a_replay_follows_the_plan_that_was_made_from_the_rows_of_its_batch(tmp_
 
 
 def test_a_partitioner_with_a_parameter_for_each_worker_plans_and_resumes(tmp_path: Path) -> None:
-    """Which partitioner made a plan is known without making one for another number of workers."""
+    """To match a saved plan, no partitioner for another number of workers is made: the speeds would not fit it."""
     files, lesson = Checkpoint(str(tmp_path)), Lesson(histogram=histogram_of(streams.zipf(20_000, 1_000, 1.0)))
     for batch in range(2):
         learner = TableLearner(files, Level(4, speeds=(1.0, 1.0, 1.0, 3.0)))

@@ -1,4 +1,4 @@
-"""One process at a time holds a checkpoint, with locks and without; one that was thought dead cannot write any more."""
+"""One process at a time holds a checkpoint, with locks and without; an owner that lost it gets an error."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ held.check()
 
 @contextmanager
 def owner(kind: str, directory: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process, which holds the checkpoint, and checks its hold when it reads a line."""
+    """Yields another process, which holds the checkpoint and checks its hold when it reads a line."""
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", OWNER, kind, str(directory)]
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
@@ -47,7 +47,7 @@ def owner(kind: str, directory: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.parametrize("kind", LOCKED)
-def test_the_second_is_refused_while_the_first_lives_and_not_when_it_is_dead(kind: str, tmp_path: Path) -> None:
+def test_a_second_process_is_refused_while_the_first_lives_and_not_when_it_is_dead(kind: str, tmp_path: Path) -> None:
     files = LOCKED[kind]()
     with owner(kind, tmp_path) as first:
         with pytest.raises(ValueError, match="another query is running on the checkpoint there: stop it first"):

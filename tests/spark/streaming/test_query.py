@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import skewless.spark as sl
+from skewless import RoutingTable
 from skewless.spark.streaming.checkpoint import Checkpoint
 from tests.spark.batches import BATCHES, expected, output_of, read, run_to_end, write
 
@@ -23,14 +24,14 @@ def threads() -> list[str]:
 
 
 def counts(spark: SparkSession, source: Path, batches: int) -> Any:
-    """A job that has a learner, whose plans are made in a thread."""
+    """Returns a job that has a learner, whose plans are made in a thread."""
     events = read(spark, write(source, BATCHES[:batches]))
     stream = sl.stream(events, "k", time="ts", partitioner="level", n_workers=2)
     return stream.window("10 seconds").agg(n=sl.count())
 
 
 def failing(flag: str) -> Any:
-    """A sink that fails in batch 1 while there is no such file; made here so that it needs no module."""
+    """Returns a nested function, sent by value: a sink that fails in batch 1 while there is no such file."""
 
     def emit(df: DataFrame, batch: int) -> None:
         from pathlib import Path
@@ -65,7 +66,7 @@ def test_a_query_that_ended_by_itself_leaves_nothing_and_can_start_again(spark: 
     while query.isActive and monotonic() < until:
         sleep(0.1)
     assert not query.isActive
-    run_to_end(counts(spark, tmp_path / "in", 1), out, checkpoint)  # the file is a third one
+    run_to_end(counts(spark, tmp_path / "in", 1), out, checkpoint)  # written as a third file
     assert output_of(spark, out) == expected(spark, [*BATCHES[:2], BATCHES[0]], 10, 10, n=F.count(F.lit(1)))
     assert threads() == []
 
@@ -120,7 +121,7 @@ def test_a_sink_may_stop_its_own_query(spark: SparkSession, tmp_path: Path) -> N
 
 
 def test_workers_are_rescaled_only_where_there_are_some(spark: SparkSession, tmp_path: Path) -> None:
-    """By default Spark counts rows itself; a query with a number of workers has them."""
+    """By default Spark itself counts the rows of a window, without workers of ours; with `n_workers` there are some."""
     events = read(spark, write(tmp_path / "in", BATCHES[:1]))
     by_default = sl.stream(events, "k", time="ts").window("10 seconds").agg(n=sl.count())
     query = by_default.start(str(tmp_path / "out"), str(tmp_path / "checkpoint"), available_now=True)
@@ -130,6 +131,15 @@ def test_workers_are_rescaled_only_where_there_are_some(spark: SparkSession, tmp
     (record,) = query.recent()
     assert record["workers"] is None
     assert record["decision"].startswith("left to Spark")
+    for parameters, reason in (
+        ({"n_workers": (2, 4)}, "follow its load"),
+        ({"partitioner": RoutingTable.hashed(2)}, "fixed number of workers"),
+    ):
+        fixed = sl.stream(events, "k", time="ts", **parameters).window("10 seconds").agg(n=sl.count())
+        query = fixed.start(str(tmp_path / f"out {reason}"), str(tmp_path / reason), interval="1 hour")
+        with pytest.raises(ValueError, match=reason):
+            query.rescale(3)
+        query.stop()
     asked = sl.stream(events, "k", time="ts", n_workers=3).window("10 seconds").agg(n=sl.count())
     query = asked.start(str(tmp_path / "out of 3"), str(tmp_path / "checkpoint of 3"), available_now=True)
     assert query.awaitTermination(300)

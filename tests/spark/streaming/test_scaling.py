@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from skewless import elastic
 from skewless.spark.streaming.scaling import Scaling
 
 pytestmark = pytest.mark.compiled
@@ -13,8 +12,10 @@ pytestmark = pytest.mark.compiled
 def after(busy: float, batches: int, n_workers: int, limits: tuple[int, int]) -> int:
     """Returns the number of workers after batches that each take this share of the interval."""
     scaling, scale = Scaling(interval=1.0, limits=limits), None
+    assert scaling.follows_load
     for _ in range(batches):
-        scale = scaling.after(scale, n_workers, elastic.BatchStatistics(busy, 1.0, 1000, 100))
+        scale = scaling.after(scale, n_workers, seconds=busy, rows=1000, keys=100)
+        assert scale is not None
         assert scale.mappers == scale.reducers
         n_workers = scaling.within(scale.mappers)
     return n_workers
@@ -31,3 +32,6 @@ def test_a_number_of_workers_beyond_the_limits_is_brought_within_them() -> None:
     scaling = Scaling(limits=(2, 8))
     assert [scaling.within(n) for n in (1, 2, 5, 9)] == [2, 2, 5, 8]
     assert Scaling().within(99) == 99
+    for fixed in (Scaling(), Scaling(interval=1.0), scaling):
+        assert not fixed.follows_load
+        assert fixed.after(None, 4, seconds=0.99, rows=1, keys=1) is None

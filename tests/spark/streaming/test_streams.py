@@ -68,7 +68,7 @@ def test_a_query_continues_with_another_partitioner(spark: SparkSession, tmp_pat
     assert decisions[3].startswith("left to Spark")
 
 
-def test_elastic_and_given_numbers_of_workers(spark: SparkSession, tmp_path: Path) -> None:
+def test_workers_are_added_while_batches_take_too_long(spark: SparkSession, tmp_path: Path) -> None:
     source = write(tmp_path / "in", [batch_of(50, number) for number in range(6)])
     job = sl.stream(read(spark, source), "k", time="ts", partitioner="level", n_workers=(2, 3)).window("10 seconds")
     query = job.agg(n=sl.count()).start(str(tmp_path / "out"), str(tmp_path / "checkpoint"), interval="10 milliseconds")

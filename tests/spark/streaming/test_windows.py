@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest
 
 @pytest.mark.parametrize("spark", ["classic"], indirect=True)
 def test_windows_and_late_rows_are_those_of_structured_streaming(spark: SparkSession, tmp_path: Path) -> None:
-    """It ends the windows of a batch at once if nothing else is there to read; ours always does."""
+    """Structured Streaming ends the windows of a batch at once only if no other rows wait; ours always does."""
     batches = [batch_of(400, number, late=0.2) for number in range(5)]
     rows = read(spark, write(tmp_path / "theirs", [])).withWatermark("ts", "5 seconds")
     counts = rows.groupBy(F.window("ts", "20 seconds", "5 seconds"), "k").agg(F.count("v").alias("n"))

@@ -13,7 +13,7 @@ import skewless.spark as sl
 from skewless.spark.plans import explained
 from tests.spark.frames import frame, middle, rows, skewed
 
-# In one process, whatever the number of those: a Spark takes long to start.
+# One group, so that all of these tests share a session: Spark takes long to start.
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
 
 

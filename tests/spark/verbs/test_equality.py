@@ -1,4 +1,4 @@
-"""Whatever the keys: every verb gives what plain Spark gives.
+"""Every verb gives what plain Spark gives, for keys of any type.
 
 EXAMPLES=500 pytest tests/spark/verbs/test_equality.py tries harder.
 """
@@ -28,7 +28,7 @@ from tests.spark.frames import KEYS, NAN, canonical, middle, rows
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
 
 EXAMPLES = int(os.environ.get("EXAMPLES", "24"))
-KINDS: dict[str, tuple[str, Callable[[int], Any]]] = {  # a type, and values of it besides the odd ones
+KINDS: dict[str, tuple[str, Callable[[int], Any]]] = {  # a type, and values of it besides the special ones of KEYS
     "strings": ("string", lambda i: f"key {i}"),
     "longs": ("bigint", lambda i: i * 2**40),
     "ints": ("int", lambda i: i),
@@ -87,7 +87,7 @@ CASES = st.builds(
 
 @pytest.fixture(scope="module")
 def shuffled(spark: SparkSession) -> Iterator[SparkSession]:
-    """Joins of small frames go through a shuffle too."""
+    """Yields a session in which joins of small frames go through a shuffle, too."""
     spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
     yield spark
     spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 import skewless.spark as sl
 from tests.spark.frames import skewed
 
-# In one process, whatever the number of those: a Spark takes long to start.
+# One group, so that all of these tests share a session: Spark takes long to start.
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
 
 

@@ -23,7 +23,7 @@ def in_columns() -> Fold:
 
 
 def in_arrow() -> Fold:
-    """Rows and the sum of values; made by a function, so that Spark sends its steps by value."""
+    """Returns an aggregate of the rows and the sum of values; its steps are nested functions, sent by value."""
 
     def partial(some: pa.Table) -> pa.Table:
         return pa.table({"n": [some.num_rows], "s": pa.array([pc.sum(some["v"]).as_py()], pa.int64())})

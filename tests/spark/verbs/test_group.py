@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 import skewless.spark as sl
 from tests.spark.frames import KEYS, middle, rows, skewed
 
-# In one process, whatever the number of those: a Spark takes long to start.
+# One group, so that all of these tests share a session: Spark takes long to start.
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
 
 
@@ -46,7 +46,7 @@ def test_apply_in_pandas_is_as_in_spark(spark: SparkSession, takes_key: bool) ->
 
 
 def hinted() -> dict[str, Callable[..., Any]]:
-    """Functions inside another, which need not be imported where they run."""
+    """Returns nested functions by name; Spark sends them by value."""
 
     def frames(groups: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         for frame in groups:

@@ -41,7 +41,7 @@ HOT: dict[str, tuple[dict[str | None, int], dict[str | None, int]]] = {
     "left": ({"a": 400, "only left": 300, None: 200}, {"a": 3, "b": 2, None: 5}),
     "right": ({"a": 3, "b": 2, None: 5}, {"a": 400, "only right": 300, None: 200}),
     "both": ({"a": 60, "b": 50, "only left": 900, None: 40}, {"a": 50, "b": 60, "only right": 900, None: 40}),
-    "few": ({"a": 9, "b": 8, "only left": 9}, {"a": 8, "b": 9, "only right": 9}),  # in cells without a row of theirs
+    "few": ({"a": 9, "b": 8, "only left": 9}, {"a": 8, "b": 9, "only right": 9}),  # too few for every cell of a grid
 }
 
 
@@ -77,7 +77,7 @@ def test_nulls_are_spread_where_no_key_is_hot(spark: SparkSession, unbroadcast: 
 
 
 def twin(key: tuple[str, int], other: str) -> tuple[str, int]:
-    """Another key with the same hash: of its number, the last steps of XXH64 are taken back."""
+    """Returns another key with the same hash: undoes the last steps of XXH64 to find its number."""
     whole, primes = 2**64, (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x27D4EB2F165667C5)
 
     def turned(x: int, by: int) -> int:
@@ -186,7 +186,7 @@ def test_joins_refuse_what_they_cannot_do(spark: SparkSession) -> None:
         sl.explain(df, "k", operator="over", other=df)
 
 
-def test_nulls_that_lie_anywhere_need_the_shuffle_checksum(spark: SparkSession, unbroadcast: None) -> None:
+def test_nulls_that_are_placed_at_random_need_the_shuffle_checksum(spark: SparkSession, unbroadcast: None) -> None:
     df, name = skewed(spark), "spark.sql.shuffle.orderIndependentChecksum.enabled"
     spark.conf.set(name, "false")
     try:

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 import skewless.spark as sl
 from tests.spark.frames import rows, skewed
 
-# In one process, whatever the number of those: a Spark takes long to start.
+# One group, so that all of these tests share a session: Spark takes long to start.
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
 
 
@@ -20,6 +20,6 @@ def test_window_functions(spark: SparkSession) -> None:
     every = Window.partitionBy("k")
     assert rows(sl.over(df, "k", total=F.sum("v"))) == rows(df.withColumn("total", F.sum("v").over(every)))
     own = df.withColumn("v", F.sum("v").over(every)).withColumn("Worker", F.count("k").over(every))
-    for n_workers in (None, 4):  # names that are there, and the one that we would take
+    for n_workers in (None, 4):  # two names of the rows, one of them the name that our own column would have
         found = sl.over(df, "k", v=F.sum("v"), Worker=F.count("k"), n_workers=n_workers)
         assert (found.columns, rows(found)) == (own.columns, rows(own))

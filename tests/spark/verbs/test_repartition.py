@@ -10,7 +10,7 @@ import skewless.spark as sl
 from skewless import RoutingTable
 from tests.spark.frames import frame, rows, skewed
 
-# In one process, whatever the number of those: a Spark takes long to start.
+# One group, so that all of these tests share a session: Spark takes long to start.
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
 
 

@@ -29,10 +29,10 @@ def receive(
 ) -> DataFrame:
     """Returns a streaming DataFrame of the records sent to a socket, in partitions balanced by key.
 
-    While the query runs, a receiver listens beside the driver. `skewless.spark.send` sends the records of any iterator,
-    each exactly once, whichever side crashes and restarts. Other senders speak the same protocol: connect, send a line
-    with a name, read the number of lines already logged under it, and send the following records, one a line; the
-    number is sent again after every piece that is on disk.
+    While the query runs, a receiver listens on the driver's machine. `skewless.spark.send` sends the records of any
+    iterator, each exactly once, even if the sender or the driver crashes and is restarted. Other senders speak the same
+    protocol: connect, send a line with a name, read the number of lines already logged under it, and send the following
+    records, one a line; the number is sent again after every piece that is on disk.
 
     Prompt's algorithms 1 and 2 divide each micro-batch into blocks of equal size and equal numbers of keys, with few
     keys split.
@@ -43,7 +43,7 @@ def receive(
     key: the column to balance by: text, binary or a whole number.
     schema: the fields of a JSON object; without it, a record is a line of text in the column `value`.
     port: the port to listen on; 0 takes a free one.
-    host: the address to listen on; by default only this machine can connect. Senders are not authenticated.
+    host: the address to listen on; by default only the driver's machine can connect. Senders are not authenticated.
     n_workers: how many blocks a batch has; by default as many as Spark runs tasks at a time.
     most_rows: the most rows of a batch; no limit by default.
     pending: bytes of the log that may wait for Spark; when there are more, senders wait, too.

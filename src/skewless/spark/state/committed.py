@@ -19,12 +19,12 @@ class KeyedState:
 
     batch: int
     watermark: int
-    late: int  # the watermark before; rows of the next batch at or before it are late, as in Spark
+    late: int  # the watermark one batch earlier; in the next batch, rows at or before it are late, as in Spark
     manifest: Manifest
     key: StructType
     state: StructType
     n_workers: int
-    names: tuple[str, ...]  # of the key's columns, for people
+    names: tuple[str, ...]  # of the key's columns, as `read_state` shows them
 
     def to_json(self) -> dict[str, Any]:
         return {

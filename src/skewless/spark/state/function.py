@@ -24,11 +24,11 @@ class TaskInput:
     df: DataFrame  # the rows before they were routed
     key: StreamKey
     position: str  # the name of the column with the positions of keys
-    tasks: int
+    tasks: int  # their number
     store: StateStore
     manifest: Manifest
     table: RoutingTable
-    version: int
+    version: int  # of the state after the batch
     files: Checkpoint
 
 
@@ -48,12 +48,12 @@ class KeyFunction:
         return isinstance(self.call, Processing)
 
     def for_initial_state(self) -> KeyFunction:
-        """Returns the function of a processor's initial rows."""
+        """Returns the processor as a function of the rows of the initial state."""
         assert isinstance(self.call, Processing)
         return replace(self, call=replace(self.call, is_initial=True))
 
     def task(self, given: TaskInput, now: int, watermark: int) -> Task:
-        """Returns what Spark runs on the routed rows.
+        """Returns the callable that Spark runs on the routed rows.
 
         now, watermark: the times of the batch, in milliseconds.
         """

@@ -15,7 +15,8 @@ Timeout: TypeAlias = Literal["NoTimeout", "ProcessingTimeTimeout", "EventTimeTim
 class GroupState:
     """The state of a key during a call of the user's function, with the interface of PySpark's GroupState.
 
-    As in PySpark, a timeout ends with the next call of the function for the key, which may set a new one.
+    As in PySpark, a timeout ends with the next call of the function for the key, which may set a new one. `hasTimedOut`
+    is whether the call is made because the key timed out.
 
     >>> clock = BatchTime(now=1000, watermark=0, timeout="ProcessingTimeTimeout", timed=False, width=1)
     >>> state = GroupState(clock, value=None, expired=False)
@@ -41,7 +42,7 @@ class GroupState:
 
     @property
     def get(self) -> Values:
-        """The state, as a tuple with the fields of its schema; an error if there is none."""
+        """The state, as a tuple with the fields of its schema; raises ValueError if there is none."""
         if self._value is None:
             raise ValueError("this key has no state: check state.exists first")
         return self._value
@@ -74,7 +75,8 @@ class GroupState:
         self._clock.check("EventTimeTimeout")
         require(timestampMs > 0, f"a timeout timestamp must be more than 0 milliseconds since 1970, not {timestampMs}")
         watermark = self._clock.watermark
-        require(timestampMs >= watermark, f"a timeout must not be before the watermark {watermark}: {timestampMs} is")
+        is_allowed = timestampMs >= watermark
+        require(is_allowed, f"a timeout timestamp must not be before the watermark {watermark}, but is {timestampMs}")
         self._timeout = int(timestampMs)
 
     def getCurrentWatermarkMs(self) -> int:  # noqa: N802
@@ -107,7 +109,10 @@ class BatchTime:
 
     @property
     def expiring(self) -> int | None:
-        """The last time that expires in this batch. As in Spark, timers expire at their time, timeouts after it."""
+        """The latest timeout that expires in this batch; None if the query has no timeouts.
+
+        As in Spark, timers expire at their time, timeouts after it.
+        """
         if self.timeout == "NoTimeout":
             return None
         time = self.now if self.timeout == "ProcessingTimeTimeout" else self.watermark

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from skewless.store import Positions, StateStore
 from skewless.store.codec import differs_from_last
 
-_CHUNK_ROWS = 20_000  # the fewest rows that are grouped at once, except at the end
+_CHUNK_ROWS = 20_000  # rows to gather before they are grouped
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Groups:
 
 
 def to_pandas(rows: pa.Table) -> Any:
-    """Converts rows to a frame as PySpark does: timestamps are local and without a zone."""
+    """Converts rows to a frame as PySpark does: timestamps are in the session's time zone and carry none."""
     frame = rows.to_pandas(date_as_object=True)
     for name, column in zip(rows.column_names, rows.schema.types, strict=True):
         if pa.types.is_timestamp(column) and column.tz is not None:
@@ -71,7 +71,7 @@ def to_pandas(rows: pa.Table) -> Any:
 
 
 def whole_runs(batches: Iterator[pa.RecordBatch], position: str) -> Iterator[pa.Table]:
-    """Yields rows that are sorted by position in larger tables; all rows of a position are in the same table.
+    """Gathers batches, whose rows are sorted by position, in larger tables; each position is in one table only.
 
     Rows without a position are dropped: they only make sure that every task gets at least one row.
     """

@@ -37,7 +37,7 @@ class StateSettings:
 def state_job(rows: KeyedRows, function: Function | FunctionWithSetup, settings: StateSettings) -> Job:
     """Checks and resolves the parameters of `Stream.applyInArrowWithState`."""
     by_table = not isinstance(rows.partitioner, Exact)
-    require(by_table, "keyed state is kept by routing tables: give the partitioner itself, not an Exact")
+    require(by_table, "keyed state is routed by tables only: give the partitioner itself, not an Exact")
     is_function = callable(function) or isinstance(function, FunctionWithSetup)
     require(is_function, f"keyed state takes a function (key, rows, state), not {function!r}")
     timeout, initial = settings.timeout, settings.initial

@@ -34,7 +34,7 @@ def merge_later(
 ) -> None:
     """Starts to merge the segments that are due, unless others are being merged.
 
-    table: decides which worker merges what.
+    table: the merged states of each of its workers are written to a file of their own.
     """
     segments = manifest.due()
     if segments and not background.is_busy:
@@ -42,7 +42,7 @@ def merge_later(
 
 
 def with_merged(background: Background[MergedSegments], store: StateStore, manifest: Manifest) -> Manifest:
-    """Returns the manifest, in which segments that were merged meanwhile are replaced."""
+    """Returns the manifest with the result of a merge in place of the segments that were merged, if one has ended."""
     if not background.is_done:
         return manifest
     try:

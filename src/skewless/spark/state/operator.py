@@ -1,4 +1,4 @@
-"""Keyed state in a stream: a function sees the rows and the state of a key, on one worker, batch after batch."""
+"""Keyed state in a stream: in each batch, a function sees the rows and the state of a key on one worker."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Stateful:
         return self.key.columns
 
     def is_routed(self, asked: bool) -> bool:
-        """State is kept where routing tables say, so that Spark cannot distribute the rows."""
+        """Returns True: state is kept where a routing table says, so that Spark cannot distribute the rows."""
         return True
 
     def identity(self, df: DataFrame) -> dict[str, str]:
@@ -115,7 +115,7 @@ class Stateful:
         return max(before, (latest - self.time.delay) // 1000 * 1000)  # Spark's watermark has milliseconds
 
     def _begun(self, batch: Batch[KeyedState], store: StateStore) -> int:
-        """Returns the time of a batch; a replay has the same, and first deletes what the earlier attempt wrote."""
+        """Returns the time of a batch. For a replay it is the same, and what the earlier attempt wrote is deleted."""
         name = f"times/{batch.number}.json"
         saved = batch.files.read(name)
         if saved is None:

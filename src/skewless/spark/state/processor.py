@@ -107,7 +107,10 @@ class Handle(StatefulProcessorHandle):
         return iter(sorted(self._pending()))
 
     def due(self, until: int | None) -> list[int]:
-        """Returns the timers of the current key that have expired, in order of time."""
+        """Returns the timers of the current key that have expired, in order of time.
+
+        until: the latest time that expires; None: no timer does.
+        """
         return [] if until is None else sorted(timer for timer in self._pending() if timer <= until)
 
     def _pending(self) -> set[int]:
@@ -141,14 +144,17 @@ class Handle(StatefulProcessorHandle):
                 state.update([values[name] for name in names])
             else:
                 state.remove()
-        # Not by setTimeoutTimestamp, which refuses times in the past: a processor may register such timers.
+        # Set directly, as setTimeoutTimestamp refuses times in the past, for which a processor may register timers.
         state._timeout = min(timers, default=None)
         self._timers = None
 
 
 @dataclass(frozen=True)
 class Processing(FunctionWithSetup):
-    """A processor as a function with state. The state has a field for each variable, and one for the timers."""
+    """A processor as a function with state.
+
+    The state has a field for each variable and, unless timeMode is "None", one for the timers, which is the last.
+    """
 
     processor: StatefulProcessor
     state: StructType

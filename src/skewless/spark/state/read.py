@@ -33,7 +33,7 @@ def read_state(spark: SparkSession, checkpoint: str, batch: int | None = None) -
     """
     files = Checkpoint(checkpoint)
     batches = files.numbered("commits")
-    require(bool(batches), f"{checkpoint} has no complete batch yet")
+    require(bool(batches), f"{checkpoint} has no complete batch yet: check the path, or wait for the first batch")
     number = batches[-1] if batch is None else batch
     kept = number in batches
     require(kept, f"{checkpoint} has the states after batches {batches[0]} to {batches[-1]}, not after {number}")
@@ -41,7 +41,7 @@ def read_state(spark: SparkSession, checkpoint: str, batch: int | None = None) -
     require(has_state, f"{checkpoint} is the checkpoint of a query without keyed state")
     committed = read_commit(files, number, KeyedState.from_json).state
     store, manifest, n = committed.store(files), committed.manifest, committed.n_workers
-    table = RoutingTable.hashed(n)
+    table = RoutingTable.hashed(n)  # only divides the keys among the tasks that read: any table would do
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -18,7 +18,7 @@ from skewless.spark.streaming.times import EARLIEST
 from skewless.store import Share
 from skewless.table import RoutingTable
 
-IN_TURN = 4  # tasks that run one after the other in a slot: each costs Spark about 25 milliseconds
+IN_TURN = 4  # the most tasks that run one after the other in a slot: each costs Spark about 25 milliseconds
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class RoutedRows:
 
 @dataclass(frozen=True)
 class LateRows:
-    """Which rows are late: those not after the watermark that the batch before had, as in Structured Streaming."""
+    """Which rows are late: those at or before the watermark of the last batch, as in Structured Streaming."""
 
     time: EventTime | None
     until: int = EARLIEST  # no row is late by default

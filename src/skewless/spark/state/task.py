@@ -121,7 +121,11 @@ class Task:
         keys = self.store.key_codec.values(groups.texts)
         parts = groups.frames() if self.in_pandas else groups.tables()
         results = Results(self.columns.output, self.in_pandas)
-        for position, key, entry, part in zip(groups.positions.tolist(), keys, entries, parts, strict=True):
+        for position, key, text, entry, part in zip(
+            groups.positions.tolist(), keys, groups.texts, entries, parts, strict=True
+        ):
+            if entry is not None and self._is_due(entry):
+                work.timeouts_ended.add((position, text))
             state = GroupState(self.clock, None if entry is None else entry.state, False)
             results.add(function(key, part, state))
             work.changes.add(position, key, state, entry)
@@ -140,19 +144,27 @@ class Task:
             work.changes.add(entry.position, entry.key, state, entry)
         work.output.add(results.table())
 
-    def _expired(self, copy: HotCopy, touched: Positions) -> list[Entry]:
-        """Returns the keys that timed out and have no rows: those with rows were called, which ends their timeout."""
+    def _is_due(self, entry: Entry) -> bool:
+        until = self.clock.expiring
+        return until is not None and entry.timeout is not None and entry.timeout <= until
+
+    def _expired(self, work: Work) -> list[Entry]:
+        """Returns the keys that timed out and have no rows: a call with rows has ended the timeout of the others."""
         until = self.clock.expiring
         if until is None:
             return []
-        expired = copy.expired(until)
-        is_touched = np.isin(np.array([entry.position for entry in expired], np.uint64), touched).tolist()
-        return [entry for entry, has_rows in zip(expired, is_touched, strict=True) if not has_rows]
+        expired = work.copy.expired(until)
+        texts = self.store.key_codec.texts(self.store.key_codec.array([entry.key for entry in expired]))
+        return [
+            entry
+            for entry, text in zip(expired, texts, strict=True)
+            if (entry.position, text) not in work.timeouts_ended
+        ]
 
     def _finish(self, function: Function, work: Work) -> dict[str, Any]:
         """Handles timeouts and writes the changes; returns the worker's report."""
         positions, counts = np.concatenate(work.positions), np.concatenate(work.counts)
-        expired = self._expired(work.copy, positions)
+        expired = self._expired(work)
         self._handle_timeouts(function, expired, work)
         receipt = self.store.write(work.changes.table(), work.share, self.version, work.worker)
         hot_positions, hot_counts = _hottest(positions, counts, HOTTEST // self.table.n_workers + 1)
@@ -178,6 +190,7 @@ class Work:
     copy: HotCopy
     changes: Changes
     output: OutputFile
+    timeouts_ended: set[tuple[int, str]] = field(default_factory=set)  # keys that timed out but have rows
     positions: list[Positions] = field(default_factory=lambda: [np.empty(0, np.uint64)])  # of keys with rows
     counts: list[NDArray[np.int64]] = field(default_factory=lambda: [np.empty(0, np.int64)])  # of these rows
 

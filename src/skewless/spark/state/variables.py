@@ -25,7 +25,7 @@ class Form(NamedTuple):
 
 
 class Variable:
-    """The content of a variable for the current key, as stored; no state if it is None or empty."""
+    """The content of a variable for the current key, as stored; if it is None or empty, the key has no such state."""
 
     def __init__(self, name: str) -> None:
         self.name = name

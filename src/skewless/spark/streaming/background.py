@@ -28,11 +28,12 @@ class Background(Generic[T]):
         return self._job is not None and self._job.done()
 
     def submit(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Starts a job; the result of the last one must have been taken."""
         assert self._job is None, "take the result of the last job first"
         self._job = self._executor.submit(job, *args, **kwargs)
 
     def result(self) -> T:
-        """Waits for the job and returns its result, or raises its error; either way it is taken."""
+        """Waits for the job and returns its result or raises its error. Either way, the next job may start."""
         assert self._job is not None
         job, self._job = self._job, None
         return job.result()

@@ -16,12 +16,12 @@ from skewless.filesystem import naming_write_errors, resolve, write_atomically
 from skewless.spark.streaming.lock import Held, hold
 
 FORMAT = 3
-KEPT = 10_000  # the least number of batch records that are kept
+KEPT = 10_000  # batch records that are always kept
 _LENGTH = 2_000  # bytes of a long record
 
 
 class Checkpoint:
-    """A directory on any filesystem that Arrow reaches: Spark writes to `spark` in it, we to `skewless`.
+    """A directory on any filesystem that Arrow reaches: Spark writes to `spark` in it, Skewless to `skewless`.
 
     Files of a batch have its number in their names. A file appears under its name only when it is complete, and has a
     checksum, so that damage is noticed.
@@ -38,7 +38,7 @@ class Checkpoint:
         return f"{self.directory.rstrip('/')}/spark"
 
     def path(self, name: str) -> str:
-        """Returns the path of a file or directory of ours, as Spark takes it."""
+        """Returns the path of a file or directory below `skewless`, as Spark takes it."""
         return f"{self.directory.rstrip('/')}/skewless/{name}"
 
     def read(self, name: str) -> Any:
@@ -57,7 +57,7 @@ class Checkpoint:
         return json.loads(content)
 
     def write(self, name: str, content: Any) -> None:
-        """Writes a JSON file, which replaces the one before at once."""
+        """Writes a JSON file; readers see either the one before or all of the new one."""
         path, data = f"{self._root}/{name}", json.dumps(content, separators=(",", ":")).encode()
         write_atomically(self._files, path, xxhash.xxh64_hexdigest(data).encode() + b"\n" + data)
 
@@ -82,7 +82,8 @@ class Checkpoint:
         saved = self.read("query.json")
         if saved is None:
             leftover = self.numbered("commits")
-            require(not leftover, f"{len(leftover)} commits lack their {self.path('query.json')}: restore that file")
+            path = self.path("query.json")
+            require(not leftover, f"there are {len(leftover)} commits, but no {path}: restore that file")
             saved = {"format": FORMAT, "id": uuid4().hex, "identity": dict(identity)}
             self.write("query.json", saved)
         require_format(self.directory, saved["format"], FORMAT)
@@ -96,7 +97,7 @@ class Checkpoint:
         return str(saved["id"])
 
     def lock(self) -> Held:
-        """Locks the checkpoint until the lock is closed or this process ends; refused if another query has it."""
+        """Locks the checkpoint until closed or until the process ends; raises ValueError if another query has it."""
         return hold(self._files, self._root, self.directory)
 
     def unfinished(self, since: float) -> str | None:
@@ -110,7 +111,7 @@ class Checkpoint:
         return f"{last.path.rpartition('/')[0]}/{last.base_name.split('.')[1]}"
 
     def record(self, record: Mapping[str, Any]) -> None:
-        """Appends to batches.jsonl; when that is too long, its older half is deleted."""
+        """Appends to batches.jsonl; when that is larger than 40 MB, all but the last 10,000 records are deleted."""
         path = f"{self._root}/batches.jsonl"
         line = json.dumps(record, separators=(",", ":")).encode()
         if (self._files.get_file_info(path).size or 0) > 2 * KEPT * _LENGTH:

@@ -1,4 +1,4 @@
-"""The commit of a batch: everything that the next batch starts from, in one file."""
+"""The commit of a batch: what the next batch starts from, in one file."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Commit(Generic[S]):
 
     state: S  # of the operator
     scale: elastic.Scale | None  # for the elastic rule; None: the number of workers is fixed
-    record: dict[str, Any]  # for people: see Query.recent
+    record: dict[str, Any]  # see `Query.recent`
     format: int = FORMAT
 
     @property
     def rows(self) -> int:
-        """The rows of the batch; about as many come in the next one."""
+        """The rows of the batch, as an estimate of those of the next one."""
         return int(self.record["rows"])
 
     def to_json(self) -> dict[str, Any]:
@@ -58,4 +58,5 @@ def read_commit(files: Checkpoint, batch: int, restored: Callable[[dict[str, Any
 
 
 def name_of(batch: int) -> str:
+    """Returns the name of the file with the commit of a batch."""
     return f"commits/{batch}.json"

@@ -36,7 +36,7 @@ class Engine:
     changes nothing. A batch is committed after the sink was called, and a committed batch is not run again.
 
     The engine owns the running parts of its query, which begin with the first batch. They end when a batch fails or
-    `release` is called. They are not pickled: over Connect Spark calls a copy of the engine, in a process that
+    `release` or `end` is called. They are not pickled: over Connect Spark calls a copy of the engine, in a process that
     ends with the query.
     """
 
@@ -48,9 +48,12 @@ class Engine:
     _running: RunningQuery | None = field(default=None, init=False, repr=False)
     _busy: RLock = field(default_factory=RLock, init=False, repr=False)  # held while a batch runs
     _thread: int | None = field(default=None, init=False, repr=False)  # that runs a batch
+    _has_ended: bool = field(default=False, init=False, repr=False)
 
     def __call__(self, df: DataFrame, batch: int) -> None:
         with self._busy:
+            if self._has_ended:  # Spark was about to call when the query was stopped
+                raise RuntimeError(f"batch {batch} came after the end of its query, and will run after a restart")
             self._thread = get_ident()
             try:
                 self._process(df, batch)
@@ -78,12 +81,18 @@ class Engine:
     def release(self) -> None:
         """Waits for a batch that is running, ends the threads of the query and unlocks its checkpoint.
 
-        Spark does not wait for the batch: when the query is stopped, it only stops to listen to Python.
+        When a query is stopped, Spark does not wait for its batch: it only stops listening to Python.
         """
         with self._busy:
             running, self._running = self._running, None
             if running is not None:
                 running.close()
+
+    def end(self) -> None:
+        """Releases everything, and refuses batches from now on: nobody would release what they take."""
+        with self._busy:
+            self._has_ended = True
+            self.release()
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("_running", "_busy", "_thread")}
@@ -134,11 +143,15 @@ class Engine:
         self._tidy(running, result, number)
 
     def _plan(self, running: RunningQuery, df: DataFrame, number: int, last: Commit[Any] | None) -> Plan | None:
+        """Returns the plan of a batch; None if Spark distributes the rows.
+
+        The number of workers is that of the elastic rule, or else of `Query.rescale`, or else of the partitioner.
+        """
         learner, router = running.learner, self.routing.router
         if learner is None or router is None:
             return None
         n_workers = (running.files.read("rescale.json") or {}).get("n_workers") or router.n_workers
-        if last is not None and last.scale is not None:
+        if last is not None and last.scale is not None and self.scaling.follows_load:
             n_workers = last.scale.mappers
         plan = learner.plan(number, self.scaling.within(n_workers))
         statistics = self.routing.statistics
@@ -151,7 +164,7 @@ class Engine:
         return plan
 
     def _portion(self, plan: Plan | None, last: Commit[Any] | None) -> float:
-        """Returns the share of rows whose keys the operator is to count, to plan the next batch by."""
+        """Returns the share of rows whose keys the operator must count, for the plan of the next batch."""
         if plan is None or not isinstance(plan.router, RoutingTable) or self.routing.statistics != "last":
             return 0.0
         return 1.0 if last is None else min(1.0, OBSERVED / max(last.rows, 1))
@@ -159,11 +172,11 @@ class Engine:
     def _scaled(
         self, last: Commit[Any] | None, result: BatchResult[Any], plan: Plan | None, seconds: float
     ) -> elastic.Scale | None:
-        if plan is None or self.scaling.limits is None or self.scaling.interval is None:
+        if plan is None:
             return None
         rows, keys = result.record.get("rows") or 0, result.record.get("keys") or 0
-        done = elastic.BatchStatistics(seconds, self.scaling.interval, rows, keys)
-        return self.scaling.after(None if last is None else last.scale, plan.router.n_workers, done)
+        before = None if last is None else last.scale
+        return self.scaling.after(before, plan.router.n_workers, seconds=seconds, rows=rows, keys=keys)
 
     def _emit(self, output: DataFrame, batch: int) -> None:
         if isinstance(self.sink, str):

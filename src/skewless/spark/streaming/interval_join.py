@@ -22,7 +22,7 @@ from skewless.spark.streaming.rows import EventTime, StreamKey
 from skewless.spark.streaming.times import EARLIEST, in_milliseconds
 from skewless.spark.verbs.join import joined
 
-SIDES = ("left", "right")  # columns of the two streams in one, and the directories of their rows
+SIDES = ("left", "right")  # the columns of `both_sides`, and the directories of rows that wait
 HOTTEST = 1000  # keys of a side that a commit remembers
 _NEW = "new in batch"
 
@@ -45,7 +45,7 @@ class IntervalState:
     histograms: tuple[Histogram, Histogram] | None = None  # of the last batch in which both sides had rows
 
     def watermark(self, delay: int) -> int:
-        """Returns the watermark of the side that is behind."""
+        """Returns the watermark: the latest time of the side that is behind, minus the delay."""
         return min(self.latest) - delay if min(self.latest) != EARLIEST else EARLIEST
 
     def to_json(self) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class Intervals:
         return self.key.columns
 
     def is_routed(self, asked: bool) -> bool:
-        """The join spreads hot keys itself, over grids of workers."""
+        """Returns False: the join spreads hot keys itself, over grids of workers."""
         return False
 
     @property
@@ -210,7 +210,7 @@ def _histogram_of(content: dict[str, Any]) -> Histogram:
 
 
 def both_sides(left: DataFrame, right: DataFrame) -> DataFrame:
-    """Returns two streams as one, with a struct column for the rows of each."""
+    """Returns two streams as one, with a struct column for the rows of each; it is NULL in rows of the other."""
     empty = F.lit(None)
     of_left = F.struct(*map(column, left.columns)), empty.cast(right.schema)
     of_right = empty.cast(left.schema), F.struct(*map(column, right.columns))

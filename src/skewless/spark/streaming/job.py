@@ -26,13 +26,13 @@ class Job:
     rows: KeyedRows
     operator: Operator[Any]
     split: bool  # may keys be split?
-    prepare: Callable[[Checkpoint], None] | None = None  # called before the first batch
+    prepare: Callable[[Checkpoint], None] | None = None  # called at every start, before Spark's query
 
     def start(self, sink: Sink, checkpoint: str, *, interval: str | None = None, available_now: bool = False) -> Query:
         """Starts the query, or continues it where it ended.
 
         sink: a function (df, batch_id), or a directory, to which each batch is written as Parquet exactly once.
-        checkpoint: a directory for what must survive a restart, which the driver and all executors can reach.
+        checkpoint: a directory that the driver and all executors can reach, for what must survive a restart.
         interval: the time between batches, such as "1 second"; by default each follows the last one at once.
         available_now: whether to process everything that is there now, and then end.
 

@@ -55,7 +55,7 @@ class Learner(Protocol):
         ...
 
     def replan(self, batch: int, lesson: Lesson) -> Plan:
-        """Returns a better plan for a batch, from its own keys; once, so that a replay follows it as well."""
+        """Returns a better plan for a batch, from its own keys. Made once: a replay follows the saved plan."""
         ...
 
     def learn(self, batch: int, lesson: Lesson) -> None:
@@ -139,6 +139,7 @@ class TableLearner:
         return self._written(batch, Plan(table, _reason(p, table, histogram), moved, seconds, from_own_rows))
 
     def _written(self, batch: int, plan: Plan) -> Plan:
+        """Saves a plan for a batch, with the partitioner's snapshot; returns the plan."""
         p = self._planner
         snapshot = to_bytes(p.snapshot()) if isinstance(p, Partitioner) else None
         saved = SavedPlan(owner=self._owner(), plan=plan, snapshot=snapshot)
@@ -146,7 +147,7 @@ class TableLearner:
         return plan
 
     def _resumed(self, batch: int) -> Plan:
-        """Returns the plan that an earlier run made for this batch, or for the one before it; or a first one."""
+        """Returns the plan that an earlier run saved for this batch or the one before it, or else a first plan."""
         for number in (batch, batch - 1):
             content = self._files.read(f"tables/{number}.json")
             if content is None:

@@ -26,7 +26,9 @@ class Held(Protocol):
         """Raises ValueError if another query has taken the lock."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Releases the lock."""
+        ...
 
 
 def hold(files: pafs.FileSystem, root: str, directory: str) -> Held:

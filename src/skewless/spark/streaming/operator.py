@@ -58,12 +58,14 @@ class Operator(Protocol[S]):
     """What a stream does with each batch. Over Connect it is pickled, so whatever must last is in files."""
 
     @property
-    def keys(self) -> tuple[str, ...]: ...
+    def keys(self) -> tuple[str, ...]:
+        """The names of the key's columns in the rows."""
+        ...
 
     def is_routed(self, asked: bool) -> bool:
         """Returns whether the engine routes rows to workers.
 
-        asked: the user names a partitioner or a number of workers.
+        asked: whether the user names a partitioner or a number of workers.
         """
         ...
 

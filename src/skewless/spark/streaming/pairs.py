@@ -15,7 +15,10 @@ from skewless.spark.streaming.times import duration
 
 
 def interval_job(left: KeyedRows, right: KeyedRows | object, earliest: str, latest: str) -> Job:
-    """Checks and resolves the parameters of `Stream.join`."""
+    """Checks and resolves the parameters of `Stream.join`.
+
+    earliest, latest: the least and the greatest time from a left row to a right row that it matches.
+    """
     if not isinstance(right, KeyedRows):
         raise ValueError(f"join takes another sl.stream(...), not {type(right).__name__}")
     if left.time is None or right.time is None:

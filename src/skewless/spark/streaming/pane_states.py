@@ -47,6 +47,7 @@ class PaneStates:
         return {"loads": load.tolist(), "fragments": self.facts().get("fragments", 0)}
 
     def sources(self) -> Sources | None:
+        """Returns what the sources have learned; None where a table or Spark distributes the rows."""
         return None if self.routed is None else self.routed.left()
 
 
@@ -91,7 +92,10 @@ class PaneAggregation:
 
 
 def reducing(table: RoutingTable) -> RoutingTable:
-    """Returns where the fragments of split keys are merged: Prompt's bucket allocation. Other keys do not move."""
+    """Returns the table by which fragments of split keys are sent to one worker: Prompt's bucket allocation.
+
+    Other keys do not move.
+    """
     lengths = np.diff(table.starts)
     split = lengths > 1
     workers = table.main_workers(table.keys)

@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from skewless.spark.keys import column
 from skewless.spark.streaming.checkpoint import Checkpoint, write_rows
 
-PANE, START = "pane of window", "start of window"  # names of our columns, next to those of the user
+PANE, START = "pane of window", "start of window"  # names of columns that are added to those of the user
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Span:
 
     @property
     def pane(self) -> int:
+        """The length of a pane."""
         return gcd(self.size, self.slide)
 
     def first(self, pane: int) -> int:
@@ -50,6 +51,7 @@ class Span:
         return (watermark - self.size) // self.slide * self.slide + self.slide
 
     def pane_of(self, time: Column) -> Column:
+        """Returns the pane that a time is in."""
         return time - F.pmod(time, F.lit(self.pane))
 
     def windows_of(self, pane: Column) -> tuple[Column, Column]:
@@ -102,4 +104,5 @@ def forget(needed: Sequence[tuple[str, int]], files: Checkpoint) -> None:
 
 
 def pane() -> Column:
+    """Returns the column with the panes of rows or states."""
     return column(PANE)

@@ -15,6 +15,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from skewless.arguments import require, whole
 from skewless.spark.streaming.checkpoint import Checkpoint
 from skewless.spark.streaming.engine import Engine
+from skewless.table import RoutingTable
 
 
 class Query:
@@ -106,7 +107,7 @@ class Query:
         batch, and why), `moved` (the share of rows that this sent to another worker than before), `watermark` and
         `seconds`. Windows and interval joins count rows by Spark's `observe`, which before Spark 4.3 also counts those
         of failed task attempts: after a failure their `rows`, `late`, `loads` and `fragments` may be too high. Keyed
-        state counts rows exactly, except `late`. Results are exact in any case.
+        state counts exactly, except the rows that are late. Results are exact in any case.
 
         >>> query.recent(1)[0]["imbalance_ratio"]  # doctest: +SKIP
         1.03
@@ -119,11 +120,15 @@ class Query:
         n_workers: how many workers.
 
         Raises ValueError where there are none: if rows are left to Spark, and in joins, which plan grids of their own.
+        So it does where the partitioner is a routing table, which has a fixed number of workers, and where the number
+        follows the load: with n_workers=(least, most) and an interval.
 
         >>> query.rescale(16)  # doctest: +SKIP
         """
-        is_routed = self._engine.routing.router is not None
-        require(is_routed, "this query has no workers to rescale: its rows are left to Spark, or joined on grids")
+        router, follows_load = self._engine.routing.router, self._engine.scaling.follows_load
+        require(router is not None, "this query has no workers to rescale: its rows are left to Spark, or joined on grids")
+        require(not isinstance(router, RoutingTable), "a routing table has a fixed number of workers: start with another")
+        require(not follows_load, "the workers of this query follow its load: start it with one n_workers to rescale it")
         self._files.write("rescale.json", {"n_workers": whole("n_workers", n_workers, 1)})
 
     def follow(self, timeout: float | None = None) -> None:
@@ -137,13 +142,13 @@ class Query:
             print(line(record), flush=True)
 
     def _watch(self) -> None:
-        """Releases everything when the query has ended.
+        """Waits until the query has ended, then releases what the engine holds.
 
-        Nothing else does, since only the end of the query and of its last batch together make that safe.
+        The query may end before its last batch, which still writes to the checkpoint: `release` waits for it.
         """
-        with suppress(Exception):  # those who wait for the query get its error
+        with suppress(Exception):  # `awaitTermination` and `exception` of this class give the error to the user
             self._query.awaitTermination()
-        self._engine.release()
+        self._engine.end()
 
     def _wait_for_release(self, timeout: float | None = None) -> bool:
         """Waits until everything is released, if the query has ended; returns whether it is."""

@@ -21,7 +21,7 @@ from skewless.spark.streaming.running import StreamRouting
 from skewless.spark.streaming.times import duration
 from skewless.table import RoutingTable
 
-STATE_COSTS = (1.0, 1.0, 0.1)  # as Auto's `costs`: a key that moves takes its state along
+STATE_COSTS = (1.0, 1.0, 0.1)  # the `costs` of Auto: a key that moves takes its state along
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class StreamKey:
 
     columns: tuple[str, ...]  # in the rows
     shown: tuple[str, ...]  # in results
-    added: tuple[str, ...] = ()  # columns of ours, which users must not see: those of nested fields and expressions
+    added: tuple[str, ...] = ()  # columns that users must not see: those for nested fields and expressions
 
     @classmethod
     def of(cls, keyed: Keyed) -> StreamKey:

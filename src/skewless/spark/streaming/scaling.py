@@ -14,18 +14,27 @@ class Scaling:
     interval: float | None = None  # seconds between batches
     limits: tuple[int, int] | None = None  # least and most workers; None: their number is fixed
 
+    @property
+    def follows_load(self) -> bool:
+        """Whether the number of workers changes by itself: it needs limits, and an interval to measure batches by."""
+        return self.limits is not None and self.interval is not None
+
     def within(self, n_workers: int) -> int:
         """Returns the nearest number of workers within the limits."""
         return n_workers if self.limits is None else min(max(n_workers, self.limits[0]), self.limits[1])
 
-    def after(self, last: elastic.Scale | None, n_workers: int, batch: elastic.BatchStatistics) -> elastic.Scale:
-        """Returns the scale for the next batch.
+    def after(
+        self, last: elastic.Scale | None, n_workers: int, *, seconds: float, rows: int, keys: int
+    ) -> elastic.Scale | None:
+        """Returns the scale for the next batch; None if the number of workers does not follow the load.
 
         last: the scale before this batch, if there was one.
-        n_workers: of this batch.
+        n_workers, seconds, rows, keys: of this batch.
         """
-        assert self.limits is not None
+        if self.limits is None or self.interval is None:
+            return None
         least, most = self.limits
+        batch = elastic.BatchStatistics(seconds, self.interval, rows, keys)
         scale = elastic.Scale(n_workers, n_workers) if last is None else last
         scale = replace(scale, mappers=n_workers, reducers=n_workers)
         new = elastic.scaled(scale, batch, elastic.Rule(least=least, most=most))

@@ -68,7 +68,7 @@ class SourceLearner:
         self._background.close()
 
     def _agreed(self, batch: int, sources: Sources, seconds: float) -> SavedSources:
-        """Lets the sources agree if it is their turn.
+        """Lets the sources agree, if enough batches have passed since they last did.
 
         seconds: how long the last batch took.
         """
@@ -87,7 +87,7 @@ class SourceLearner:
         return saved
 
     def _resumed(self, batch: int) -> SavedSources:
-        """Returns what an earlier run saved for this batch, or for the one before it; or a first state."""
+        """Returns what an earlier run saved for this batch or the one before it, or else a first state."""
         owner = described(self._partitioner)
         for number in (batch, batch - 1):
             content = self._files.read(f"sources/{number}.json")

@@ -76,7 +76,7 @@ class Windows:
         return self.key.columns
 
     def is_routed(self, asked: bool) -> bool:
-        """By default only if states grow with rows; Spark combines others before the shuffle."""
+        """Returns True if asked, or if states grow with rows: Spark combines others before the shuffle."""
         return asked or self.fold.grows
 
     def identity(self, df: DataFrame) -> dict[str, str]:
@@ -159,7 +159,7 @@ class Windows:
         return is_open or (running is not None and entry.last >= running.start)
 
     def _merged(self, panes: tuple[Panes, ...], batch: int, watermark: int, store: PaneStore) -> Panes:
-        """Merges all panes that are still needed into one directory."""
+        """Merges all panes that incomplete windows contain into one directory."""
         live = store.panes(panes).where(self.span.windows_of(pane())[1] >= self.span.first_open(watermark))
         store.write(self.fold.merged(live, [PANE, *self.keys], store.states), "merged", batch)
         return Panes("merged", batch, min(entry.first for entry in panes), max(entry.last for entry in panes))
@@ -194,6 +194,7 @@ class Windows:
         first, last = F.lit(begin), F.lit(end - self.span.slide)
         since, until = self.span.windows_of(pane())
         windows = F.greatest(since, first), F.least(until, last)
+        # Starting from the last window pays only for few new windows: at most half as many as a window has panes.
         few = 2 * (end - soonest) * self.span.pane <= self.span.size * self.span.slide
         if not self.incremental:
             return self._results(self.span.spread(store.panes(panes), *windows), store), None

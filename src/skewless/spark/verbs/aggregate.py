@@ -27,7 +27,8 @@ class Aggregate:
         Spark combines other aggregates before it sends rows anywhere.
     inverse: takes the columns of a state; returns a state that cancels it when both are merged. Sliding windows use it
         where all columns are whole numbers or decimals.
-    whole: returns the result of rows that need no merging, if that is simpler than from the state.
+    whole: returns the result of rows that need no merging, if Spark can compute it without the state. By default
+        the result is what `finish` makes of `partial`.
 
     >>> mean = sl.Aggregate(                                                                     # doctest: +SKIP
     ...     partial=lambda: {"sum": F.sum("v"), "n": F.count("v")},
@@ -188,7 +189,7 @@ def approx_quantile(column: str, share: float) -> Aggregate:
 
     >>> sl.group_by(df, "user").agg(median=sl.approx_quantile("price", 0.5))  # doctest: +SKIP
     """
-    require(0 <= share <= 1, f"a quantile is between 0 and 1, not {share}")
+    require(0 <= share <= 1, f"share is between 0 and 1, not {share}")
     return Aggregate(
         lambda: {"sketch": F.kll_sketch_agg_double(F.col(column).cast("double"))},
         lambda s: {"sketch": F.kll_merge_agg_double(s["sketch"])},

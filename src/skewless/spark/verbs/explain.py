@@ -33,8 +33,8 @@ class Explanation:
     hot: list[tuple[tuple[Any, ...], int]]  # the hottest keys, and their rows
     split: int  # keys that the plan splits
     reason: str
-    profile: str
-    decision: Decision = field(repr=False)  # the object that the verb would follow
+    profile: str  # the keys, as `Profile.describe` says them
+    decision: Decision = field(repr=False)  # that the verb would follow
 
     @classmethod
     def of(cls, decision: Decision) -> Explanation:
@@ -85,7 +85,7 @@ def explain(
     how: str = "inner",
     into: str | None = None,
 ) -> Explanation:
-    """Explains what a verb would do with these keys, and why. Profiles the keys, and runs nothing else.
+    """Explains what a verb would do with these keys, and why. Runs jobs that look at the keys, but not the verb.
 
     df: the rows; the left side of a cogroup or a join.
     keys: as the verb takes them.

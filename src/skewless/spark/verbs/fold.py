@@ -86,7 +86,7 @@ class InColumns:
         return states.where(self._state(_ROWS)["n"] > 0)
 
     def describe(self) -> str:
-        """Describes the aggregates, to tell them from others."""
+        """Describes the aggregates; a query refuses a checkpoint with another description."""
         return "; ".join(f"{name} = {expression}" for name, expression in _named(self._states()))
 
     def _states(self) -> dict[str, PartialState]:
@@ -112,7 +112,7 @@ def _whole(aggregate: Aggregate) -> Column:
 
 @dataclass(frozen=True)
 class InArrow:
-    """One aggregate in Python functions on Arrow tables. Its steps run once for each group."""
+    """One aggregate in Python functions on Arrow tables, with the methods of `InColumns`; steps run for each group."""
 
     aggregate: ArrowAggregate
     grows = True
@@ -205,8 +205,8 @@ def _grouped(rows: DataFrame, by: Sequence[str], unseen: Sequence[str], step: St
     return marked.mapInArrow(_each(begins, by, unseen, step, arrow_schema(result)), schema)
 
 
-# The functions below return functions that run in Python workers. Spark pickles nested functions by value, so that they
-# need numpy and pyarrow there, but not this library.
+# The functions below return functions that run on executors. Spark pickles nested functions by value, so that they need
+# numpy and pyarrow there, but not this library.
 
 
 def _each(
@@ -237,7 +237,7 @@ def _each(
     def joined(results: list[pa.Table]) -> pa.Table:
         try:
             return pa.concat_tables(results).cast(wanted)
-        except pa.ArrowException:  # they may be of several types
+        except pa.ArrowException:  # the results may have several types for one column
             return pa.concat_tables([result.cast(wanted) for result in results])
 
     def call(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

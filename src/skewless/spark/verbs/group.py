@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql.types import StructType
 
 from skewless.arguments import require
+from skewless.partitioner import Partitioner
 from skewless.spark.decision import decide
 from skewless.spark.exact import Exact, Sourced
 from skewless.spark.keys import Key, Keyed, fields_of, keyed, quoted, unused
@@ -69,7 +70,7 @@ class Grouped:
         require(kinds[0] == kinds[1], f"cogrouped keys must have the same types, not {kinds[0]} and {kinds[1]}")
         for name in ("n_workers", "partitioner", "sample"):
             ours, theirs = getattr(self, name), getattr(other, name)
-            agrees = theirs in (None, "auto") or theirs == ours
+            agrees = theirs in (None, "auto") or _same(ours, theirs)
             require(
                 agrees, f"one table routes both sides: give {name}={theirs!r} to the left group_by, not the right one"
             )
@@ -184,8 +185,19 @@ def group_by(
     return grouped
 
 
-# The functions below return functions that run in Python workers. Spark pickles nested functions by value, so that they
-# need pyarrow there, but not this library.
+# The functions below return functions that run on executors. Spark pickles nested functions by value, so that they need
+# pyarrow there, but not this library.
+
+
+def _same(one: object, other: object) -> bool:
+    """Returns whether two values of a parameter mean the same; partitioners do if their parameters are equal."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, Exact) and isinstance(other, Exact):
+        return _same(one.partitioner, other.partitioner)
+    if isinstance(one, RoutingTable) and isinstance(other, RoutingTable):
+        return one.to_json() == other.to_json()
+    return repr(one) == repr(other) if isinstance(one, Partitioner) else one == other
 
 
 def _frames_without(names: list[str]) -> Callable[[Any], Any]:
@@ -231,7 +243,7 @@ def _hints(func: Callable[..., Any]) -> dict[str, Any]:
 def _keyed_pair(
     func: Callable[..., Any], of_left: Callable[[Any], Any], of_right: Callable[[Any], Any]
 ) -> Callable[[tuple[Any, ...], Any, Any], Any]:
-    """Hides our columns from a function of two sides."""
+    """Hides our columns from a function that takes the rows of two sides."""
     takes_key = len(inspect.signature(func).parameters) == 3
 
     def call(key: tuple[Any, ...], left: Any, right: Any) -> Any:

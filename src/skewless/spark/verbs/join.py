@@ -59,8 +59,9 @@ def join(
 ) -> DataFrame:
     """Joins as left.join(right, on, how) does, with hot keys spread over several workers.
 
-    Spark's own plan is kept where it broadcasts one side, where no key is hot, and, unless n_workers is given, where
-    less than 1 MiB is read. Otherwise both sides are read more than once, and must have the same rows each time.
+    With the default partitioner, Spark's own plan is kept where it broadcasts one side, where no key is hot, where a
+    retried task could lose rows, and, unless n_workers is given, where less than 1 MiB is read. Otherwise both sides
+    are read more than once, and must have the same rows each time.
 
     left, right: the two sides.
     on: the name of a column that both sides have, or a list of such names.
@@ -121,7 +122,7 @@ def _without_repeats(side: DataFrame, names: tuple[str, ...], grids: Grids) -> D
 
 
 def _marked(side: DataFrame, other: DataFrame, names: tuple[str, ...], grids: Grids, into: str) -> DataFrame:
-    """Adds a column: whether a row's key is hot, and the other side has it, too.
+    """Adds a column that says whether a row's key is hot and occurs on the other side, too.
 
     Such a row is copied, and one of its copies finds a match; the copies that do not are ghosts, which must not come
     out. Keys are compared, not hashes: another key may have the hash of a hot one.

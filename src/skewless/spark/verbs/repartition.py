@@ -36,7 +36,7 @@ def repartition(
     >>> sl.repartition(df, "country", "city", into="worker")                                     # doctest: +SKIP
     """
     taken = into is not None and into.lower() in map(str.lower, df.columns)
-    require(not taken, f"there is a column {into!r} already")
+    require(not taken, f"into is the name of a new column, but there is a column {into!r} already: take another name")
     rows = keyed(df, keys)
     routing = decide(Request("repartition", (rows,), partitioner, n_workers, sample, numbered=into is not None)).by_key
     if routing is None:
