@@ -17,7 +17,7 @@ from skewless.partitioners import ALL
 
 SRC, TESTS = Path(skewless.__file__).parent, Path(__file__).parent
 MODULES = sorted(str(path.relative_to(SRC)) for path in SRC.rglob("*.py"))
-PUBLIC_PACKAGES = ("skewless", "skewless.spark")
+PUBLIC_PACKAGES = ("skewless", "skewless.spark", "skewless.streams", "skewless.testing")
 # Where the classes and names of partitioners may be asked for: everywhere else a user's own must do as well.
 PARTITIONERS = ("partitioners/", "planning/", "partitioner.py")
 
@@ -26,12 +26,12 @@ TESTED_BY = {
     "kernels/routing.py": "test_table.py",  # how a table routes
     "partitioners/candidates.py": "partitioners/test_auto.py",  # a dictionary
     "spark/state/function.py": "spark/state/test_operator.py",  # what the driver passes to tasks
-    "spark/state/task.py": "spark/state/test_operator.py",  # runs in Spark's tasks only
     "spark/streaming/operator.py": "spark/streaming/test_engine.py",  # types
 }
 # Tests that do not have the name of a module, because they cover several.
 ACROSS_MODULES = {
     "ingest/test_fixtures.py",
+    "kernels/test_cache.py",
     "partitioners/test_cooperating_dalton.py",
     "partitioners/test_laws.py",
     "partitioners/test_oracles.py",
@@ -80,8 +80,9 @@ def public() -> dict[str, object]:
             if inspect.isclass(thing) or inspect.isfunction(thing):
                 names[f"{thing.__module__}.{thing.__qualname__}"] = thing
             if inspect.isclass(thing):
-                for attribute, method in vars(thing).items():
-                    if not attribute.startswith("_") and inspect.isfunction(method):
+                for attribute in vars(thing):
+                    method = getattr(thing, attribute)
+                    if not attribute.startswith("_") and (inspect.isfunction(method) or inspect.ismethod(method)):
                         names[f"{method.__module__}.{method.__qualname__}"] = method
     return {name: thing for name, thing in names.items() if name.startswith("skewless.")}
 
@@ -110,8 +111,10 @@ def test_a_test_of_another_name_imports_the_package_of_the_module(module: str, t
 
 
 def test_only_faults_kill_processes_and_cut_files() -> None:
-    """Other tests use the functions of that directory."""
-    harm = re.compile(r"\.kill\(|killpg|SIG(KILL|STOP|TERM)|truncate\(")
+    """Other tests use the functions of that directory. The bytes that they write themselves are pickles."""
+    harm = re.compile(
+        r"\.kill\(|killpg|SIG(KILL|STOP|TERM)|truncate\(|unlink\(|write_bytes\((?!(cloudpickle\.)?dumps\()"
+    )
     others = (path for path in TESTS.rglob("*.py") if path.parent.name != "faults" and path != Path(__file__))
     assert [str(path.relative_to(TESTS)) for path in others if harm.search(path.read_text())] == []
 
@@ -124,9 +127,9 @@ def test_every_test_has_the_name_of_a_module_or_covers_several() -> None:
 
 
 def test_the_page_on_design_names_every_module() -> None:
-    """Its section on the package names them."""
+    """The listings in its section on the package name them."""
     layout = (TESTS.parent / "docs/design.md").read_text().partition("## The package")[2].partition("\n## ")[0]
-    named = set(re.findall(r"\w+", layout))
+    named = set(re.findall(r"\w+", "".join(layout.split("```")[1::2])))
     rooms = ("spark/receive", "kernels", "partitioners", "testing", "streams", "cli", "report")  # named as a whole
     missing = [
         module
@@ -210,18 +213,18 @@ def test_modules_of_spark_hold_no_state_of_running_queries() -> None:
 
 
 def test_a_name_means_one_type() -> None:
-    """Classes, type aliases and type variables of all modules; short type variables may recur."""
+    """Classes, type aliases and type variables of all modules, private ones too; short type variables may recur."""
     places: dict[str, list[str]] = {}
     for module in MODULES:
         for node in parsed(module).body:
             is_alias = isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) == "TypeAlias"
             is_variable = isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("TypeVar(")
             if isinstance(node, ast.ClassDef):
-                places.setdefault(node.name, []).append(module)
+                places.setdefault(node.name.lstrip("_"), []).append(module)
             elif isinstance(node, ast.AnnAssign) and is_alias:
-                places.setdefault(ast.unparse(node.target), []).append(module)
+                places.setdefault(ast.unparse(node.target).lstrip("_"), []).append(module)
             elif isinstance(node, ast.Assign) and is_variable:
-                places.setdefault(ast.unparse(node.targets[0]), []).append(module)
+                places.setdefault(ast.unparse(node.targets[0]).lstrip("_"), []).append(module)
     assert {name: found for name, found in places.items() if len(found) > 1 and len(name) > 1} == {}
 
 
@@ -233,13 +236,28 @@ def test_every_public_name_has_a_docstring() -> None:
     assert [name for name, thing in public().items() if not (inspect.getdoc(thing) or "").strip()] == []
 
 
-def test_every_public_function_and_class_has_an_example() -> None:
-    top = {name: thing for name, thing in public().items() if name.count(".") and "." not in _qualified(thing)}
-    assert [name for name, thing in top.items() if ">>>" not in (inspect.getdoc(thing) or "")] == []
+def test_every_parameter_of_a_public_function_is_in_its_docstring() -> None:
+    missing = {}
+    for name, thing in public().items():
+        if callable(thing) and not inspect.isclass(thing):
+            words = re.findall(r"\w+", inspect.getdoc(thing) or "")
+            unnamed = set(inspect.signature(thing).parameters) - {"self", "cls", *words}
+            if unnamed:
+                missing[name] = sorted(unnamed)
+    assert missing == {}
 
 
-def _qualified(thing: object) -> str:
-    return str(getattr(thing, "__qualname__", ""))
+def test_everything_public_has_an_example() -> None:
+    """Of a method, the example may be that of its class or of another method of it."""
+    code = re.compile(r"^(?:>>>|\.\.\.) .*", re.MULTILINE)
+    examples = {name: code.findall(inspect.getdoc(thing) or "") for name, thing in public().items()}
+
+    def is_shown(name: str) -> bool:
+        owner, _, method = name.rpartition(".")
+        of_class = [line for other in examples if f"{other}.".startswith(f"{owner}.") for line in examples[other]]
+        return owner in examples and any(re.search(rf"\b{method}\(", line) for line in of_class)
+
+    assert [name for name, lines in examples.items() if not lines and not is_shown(name)] == []
 
 
 @pytest.mark.parametrize("module", [module for module in MODULES if not module.startswith(PARTITIONERS)])

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, TypeVar, get_type_hints
 from zipfile import BadZipFile
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from skewless.arguments import require
@@ -19,6 +20,7 @@ Workers: TypeAlias = NDArray[np.int32]
 Arrays = TypeVar("Arrays", bound=tuple[Any, ...])  # a NamedTuple of arrays, or of such NamedTuples
 
 MOST_WORKERS = 2**31 - 1
+NO_TIMES: Times = np.empty(0, np.int64)  # for compiled loops that do not read times
 LATEST = 2**62  # times lie between -LATEST and LATEST, so that window arithmetic cannot overflow
 # State fields that hold parameters: a snapshot can only be restored where they are equal.
 FIXED = frozenset({"salt", "n_workers", "choices", "rule", "length"})
@@ -34,6 +36,15 @@ def checked(keys: Keys, times: Times | None = None) -> tuple[Keys, Times | None]
         within = first > -LATEST and last < LATEST
         require(within, f"times lie between -2**62 and 2**62, not from {first} to {last}")
     return keys, times
+
+
+def ticking(now: NDArray[np.int64], times: Times | None, n_tuples: int) -> Times:
+    """Returns the times of tuples, by default one unit apart; advances now[0] to the time after the last tuple."""
+    if times is None:
+        times = np.arange(now[0], now[0] + n_tuples, dtype=np.int64)
+    if n_tuples:
+        now[0] = times[-1] + 1
+    return times
 
 
 def array_of(name: str, value: Any, dtype: type[np.generic], advice: str) -> NDArray[Any]:
@@ -98,6 +109,16 @@ def alike(state: Any, other: Any) -> bool:
         and (name.rpartition(".")[2] not in FIXED or np.array_equal(mine, theirs[name]))
         for name, mine in ours.items()
     )
+
+
+def fingerprint(parameters: object) -> int:
+    """Returns a hash of a class and its parameters, for states whose arrays alone do not tell them apart."""
+    return int(np.uint64(xxhash.xxh64_intdigest(repr(parameters).encode())).astype(np.int64))
+
+
+def precedence(policy: Any) -> tuple[int, list[bytes]]:
+    """Returns a sort key: later versions are greater; equal versions, planned independently, compare by their bytes."""
+    return int(policy.version[0]), [field.tobytes() for field in policy]
 
 
 def to_bytes(state: tuple[Any, ...]) -> bytes:

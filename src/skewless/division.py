@@ -91,3 +91,27 @@ def in_parts(weights: NDArray[np.float64], starts: NDArray[np.int64]) -> NDArray
     for start, end, rest in zip(starts[:-1][~alone], starts[1:][~alone], missing[~alone], strict=True):
         parts[start + int(np.argmax(weights[start:end]))] += rest
     return parts
+
+
+def in_order(
+    order: NDArray[np.int64], starts: NDArray[np.int64], workers: NDArray[np.int32], weights: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+    """Returns the fragments of keys in another order of the keys: starts, workers, and the parts that weights come to.
+
+    Fragments whose weight comes to no part are left out.
+
+    order: the keys, by number. starts: the fragments of key i are number starts[i] to starts[i + 1].
+    workers, weights: of each fragment.
+
+    >>> of_second, of_first = in_order(np.array([1, 0]), np.array([0, 1, 2]), np.array([5, 6], np.int32), np.ones(2))[1]
+    >>> int(of_second), int(of_first)
+    (6, 5)
+    """
+    lengths = np.diff(starts)[order]
+    new_starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+    at = np.repeat(starts[:-1][order] - new_starts[:-1], lengths) + np.arange(workers.size)
+    parts = in_parts(weights[at].astype(np.float64), new_starts)
+    positive = parts > 0
+    counts = np.add.reduceat(positive, new_starts[:-1]) if order.size else np.empty(0, np.int64)
+    left = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)))
+    return left, workers[at][positive], parts[positive]

@@ -66,6 +66,8 @@ class Metrics:
     >>> m = Metrics(np.array([3, 1]), np.array([2, 1]), keys=2)
     >>> m.imbalance_ratio, m.fragments, m.key_split_ratio
     (1.5, 3, 1.5)
+    >>> m.hybrid_imbalance(p=0.5), m.mpi(size=1, cardinality=0, split=0)
+    (0.5, 1.0)
     """
 
     load: NDArray[np.int64]

@@ -9,7 +9,6 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from skewless.arguments import require, whole
@@ -95,8 +94,21 @@ class Partitioner(ABC, Generic[S, P]):
     ...     def assign(self, keys, times, workers):
     ...         workers[:] = (self._state.worker[0] + np.arange(keys.size)) % self.n_workers
     ...         self._state.worker[0] += keys.size
-    >>> InTurn(3).route(np.array([7, 7, 8, 9], np.uint64)).tolist()
+    >>> keys = np.array([7, 7, 8, 9], np.uint64)
+    >>> InTurn(3).route(keys).tolist()
     [0, 1, 2, 0]
+
+    A planner observes a batch, makes a policy of what it has learned, adopts the policy, and routes the batch by it:
+
+    >>> import skewless
+    >>> planner = skewless.partitioner("kip", 2)
+    >>> planner.observe(keys)
+    >>> planner.adopt(planner.merge([planner.snapshot()]))
+    >>> planner.route(keys).tolist()
+    [1, 1, 0, 0]
+    >>> again = skewless.partitioner("kip", 2).restore(planner.snapshot())
+    >>> again.route(keys).tolist()
+    [1, 1, 0, 0]
     """
 
     name: ClassVar[str]  # in the registry, on the command line, in plots and documentation
@@ -131,7 +143,7 @@ class Partitioner(ABC, Generic[S, P]):
 
     @abstractmethod
     def fresh(self) -> S:
-        """Returns the state of a partitioner that has seen nothing."""
+        """Returns the state of a partitioner that has seen nothing; see the example of the class."""
 
     @abstractmethod
     def assign(self, keys: Keys, times: Times | None, workers: Workers) -> None:
@@ -170,6 +182,12 @@ class Partitioner(ABC, Generic[S, P]):
         """Learns from the counts of a batch and returns the table for the next one.
 
         A planner also adopts the plan that it makes from them. histogram, seed: as in `count`.
+
+        >>> import skewless
+        >>> planner, histogram = skewless.partitioner("kip", 2), Histogram(np.array([7], np.uint64), np.array([6.0]))
+        >>> planner.count(histogram)
+        >>> planner.learn(histogram).shares(7)
+        {1: 1.0}
         """
         self.count(histogram, seed=seed)
         self._adopt_own()
@@ -178,8 +196,15 @@ class Partitioner(ABC, Generic[S, P]):
     def forecast(self, histogram: Histogram, old: RoutingTable | None = None) -> RoutingTable:
         """Returns the table that it would make for a batch with these counts; the partitioner does not change.
 
-        By default a new copy, which has learned nothing yet, makes it. old: the table in force before, for partitioners
-        that avoid moving keys; by default their own table.
+        By default a new copy, which has learned nothing yet, makes it.
+
+        histogram: the counts. old: the table in force before, for partitioners that avoid moving keys; by default
+            their own table.
+
+        >>> import skewless
+        >>> histogram = Histogram(np.array([7], np.uint64), np.array([6.0]))
+        >>> skewless.partitioner("kip", 2).forecast(histogram).shares(7)
+        {1: 1.0}
         """
         copy = replace(self)
         if self.plans_ahead:
@@ -191,6 +216,11 @@ class Partitioner(ABC, Generic[S, P]):
         """Returns the table of `forecast`, with the name of the partitioner that made it and the reason.
 
         histogram, old: as in `forecast`.
+
+        >>> import skewless
+        >>> histogram = Histogram(np.array([7, 8, 9], np.uint64), np.array([6.0, 3.0, 3.0]))
+        >>> skewless.partitioner("auto", 2).explained(histogram).reason
+        'hash stays: 6 a batch; nothing costs less'
         """
         return Forecast(self.forecast(histogram, old), self.name, self.reason)
 
@@ -201,10 +231,19 @@ class Partitioner(ABC, Generic[S, P]):
 
         table: the table of the batch. before: the table of the previous batch. histogram: the key counts of the batch.
         busiest: tuples on its busiest worker. seconds: how long the batch took.
+
+        >>> import skewless
+        >>> table, histogram = RoutingTable.hashed(2), Histogram(np.array([7], np.uint64), np.array([6.0]))
+        >>> skewless.partitioner("auto", 2).timed(table, table, histogram, busiest=6, seconds=0.5)
         """
 
     def resized(self, n_workers: int) -> Self:
-        """Returns a partitioner with the same parameters for another number of workers; by default it starts afresh."""
+        """Returns a partitioner with the same parameters for n_workers workers; by default it starts afresh.
+
+        >>> import skewless
+        >>> skewless.partitioner("pkg", 2).resized(3).n_workers
+        3
+        """
         return replace(self, n_workers=n_workers)
 
     def snapshot(self) -> S:
@@ -242,6 +281,10 @@ class Partitioner(ABC, Generic[S, P]):
 
         sample: keys from which the table is distilled, by routing them with a copy; needed unless the partitioner
             keeps a table of its own.
+
+        >>> import skewless
+        >>> skewless.partitioner("shuffle", 2).table(np.array([7, 7, 7, 7], np.uint64)).shares(7)
+        {0: 0.5, 1: 0.5}
         """
         if sample is None:
             raise ValueError(f"{self.name} keeps no table of its own: give a sample of keys to distill one from")
@@ -254,11 +297,21 @@ class Partitioner(ABC, Generic[S, P]):
             self.adopt(policy)
 
     def candidates(self, keys: Keys) -> NDArray[np.int32]:
-        """Returns the workers that each key may go to, first choice first, if it chooses among a few."""
+        """Returns the workers that each of the keys may go to, first choice first, if it chooses among a few.
+
+        >>> import skewless
+        >>> skewless.partitioner("pkg", 4).candidates(np.array([7, 8], np.uint64)).tolist()
+        [[3, 0], [1, 2]]
+        """
         raise TypeError(f"{self.name} does not choose among a few candidates per key")
 
     def memory_bound(self, n_keys: int) -> int:
-        """Returns the most bytes that its state may take after n_keys distinct keys; by default it does not grow."""
+        """Returns the most bytes that its state may take after n_keys distinct keys; by default it does not grow.
+
+        >>> import skewless
+        >>> skewless.partitioner("hash", 2).memory_bound(1000)
+        16
+        """
         return n_bytes(self.fresh())
 
     def run(
@@ -267,6 +320,12 @@ class Partitioner(ABC, Generic[S, P]):
         """Runs a compiled loop. The loop stops before a tuple that its state has no room for; then the state grows.
 
         loop: gets the state, keys, times, workers and the index of its first tuple; returns the index where it stopped.
+        keys, times, workers: as in `assign`.
+
+        >>> from skewless.arrays import NO_TIMES
+        >>> from skewless.partitioners.baselines import Shuffle
+        >>> keys, workers = np.array([7, 8], np.uint64), np.empty(2, np.int32)
+        >>> Shuffle(3).run(lambda state, keys, times, workers, start: keys.size, keys, NO_TIMES, workers)
         """
         done = loop(self._state, keys, times, workers, 0)
         while done < keys.size:
@@ -274,33 +333,15 @@ class Partitioner(ABC, Generic[S, P]):
             done = loop(self._state, keys, times, workers, done)
 
     def grown(self, state: S) -> S:
-        """Returns the same state with more room, for a loop that stopped."""
+        """Returns the same state with more room, for a loop that stopped.
+
+        >>> import skewless
+        >>> state = skewless.partitioner("kip", 2).grown(skewless.partitioner("kip", 2).snapshot())
+        """
         raise NotImplementedError(f"the state of {self.name} does not grow: define grown, or let its loop finish")
 
 
 AnyPartitioner: TypeAlias = Partitioner[Any, Any]
-
-
-def fingerprint(partitioner: Partitioner[Any, Any]) -> int:
-    """Returns a hash of class and parameters, for states whose arrays alone do not tell them apart."""
-    return int(np.uint64(xxhash.xxh64_intdigest(repr(partitioner).encode())).astype(np.int64))
-
-
-def precedence(policy: Any) -> tuple[int, list[bytes]]:
-    """Returns a sort key: later versions are greater; equal versions, planned independently, compare by their bytes."""
-    return int(policy.version[0]), [field.tobytes() for field in policy]
-
-
-NO_TIMES: Times = np.empty(0, np.int64)  # for compiled loops that do not read times
-
-
-def ticking(now: NDArray[np.int64], times: Times | None, n_tuples: int) -> Times:
-    """Returns the times of tuples, by default one unit apart; advances now[0] to the time after the last tuple."""
-    if times is None:
-        times = np.arange(now[0], now[0] + n_tuples, dtype=np.int64)
-    if n_tuples:
-        now[0] = times[-1] + 1
-    return times
 
 
 def check_window(window: object) -> None:

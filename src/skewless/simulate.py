@@ -106,11 +106,11 @@ def simulate(
         )
         check_numbers("sources", split, sources)
     batches = _slides(stream, window.slide) if window else _pieces(stream, batch)
-    return _records(partitioner, batches, _Sources(sources, sync_every, split), window, cardinality)
+    return _records(partitioner, batches, _SourceSettings(sources, sync_every, split), window, cardinality)
 
 
 @dataclass(frozen=True)
-class _Sources:
+class _SourceSettings:
     """How many sources there are, how often they exchange what they learned, and which tuples each of them routes."""
 
     number: int
@@ -121,7 +121,7 @@ class _Sources:
 def _records(
     partitioner: Partitioner[Any, Any],
     batches: Iterable[Keys],
-    sources: _Sources,
+    sources: _SourceSettings,
     window: Window | None,
     cardinality: Literal["exact", "hll"],
 ) -> Iterator[Record]:

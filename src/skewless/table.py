@@ -14,11 +14,11 @@ from pyarrow import fs
 
 from skewless.arguments import require, require_format
 from skewless.arrays import MOST_WORKERS, Keys, Workers, check_numbers, checked, numbers_in
-from skewless.division import aligned, dealt, in_parts, redealt
+from skewless.division import aligned, dealt, in_order, redealt
 from skewless.filesystem import write_atomically
 from skewless.kernels import hashtable
 from skewless.kernels.position import hosts_at, key_positions
-from skewless.kernels.routing import WHOLE, Lookup, route, settle_keys
+from skewless.kernels.routing import WHOLE, Lookup, aliases, route
 
 FORMAT = 2
 HOSTS_PER_WORKER = 64
@@ -44,6 +44,12 @@ class RoutingTable:
     >>> table = RoutingTable.distill(keys, workers, 2)
     >>> table.shares(7), table.splits_keys
     ({0: 0.25, 1: 0.75}, True)
+    >>> table.route(keys).tolist(), table.main_workers(keys).tolist()
+    ([1, 1, 1, 1, 0], [1, 1, 1, 1, 0])
+    >>> table.loads(np.array([7, 8], np.uint64), np.array([4.0, 1.0])).tolist()
+    [2.0, 3.0]
+    >>> RoutingTable.from_json(table.to_json()).shares(7)
+    {0: 0.25, 1: 0.75}
     """
 
     n_workers: int
@@ -76,9 +82,8 @@ class RoutingTable:
 
     @classmethod
     def hashed(cls, n_workers: int) -> Self:
-        """Returns the table of plain hashing: no hot keys, and about equally many hosts for each worker.
+        """Returns the table of plain hashing for n_workers: no hot keys, and about equally many hosts for each worker.
 
-        >>> import numpy as np
         >>> RoutingTable.hashed(4).route(np.arange(8, dtype=np.uint64)).tolist()
         [0, 1, 3, 0, 2, 3, 1, 2]
         """
@@ -94,22 +99,14 @@ class RoutingTable:
         """Returns a table with the same hosts and these hot keys.
 
         keys[i] is shared by workers[starts[i]:starts[i + 1]] in proportion to their weights.
+
+        >>> hot = np.array([7], np.uint64), np.array([0, 2]), np.array([0, 1], np.int32), np.array([1.0, 3.0])
+        >>> RoutingTable.hashed(2).with_hot_keys(*hot).shares(7)
+        {0: 0.25, 1: 0.75}
         """
         order = np.argsort(keys)
-        lengths = np.diff(starts)[order]
-        ends = np.cumsum(lengths)
-        new_starts = np.concatenate((np.zeros(1, np.int64), ends))
-        at = np.repeat(starts[:-1][order] - new_starts[:-1], lengths) + np.arange(workers.size)
-        parts = in_parts(weights[at].astype(np.float64), new_starts)
-        positive = parts > 0
-        counts = np.add.reduceat(positive, new_starts[:-1]) if keys.size else np.empty(0, np.int64)
-        return replace(
-            self,
-            keys=keys[order],
-            starts=np.concatenate((np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64))),
-            workers=workers[at][positive],
-            parts=parts[positive],
-        )
+        starts, workers, parts = in_order(order, starts, workers, weights)
+        return replace(self, keys=keys[order], starts=starts, workers=workers, parts=parts)
 
     @classmethod
     def distill(cls, keys: Keys, workers: Workers, n_workers: int) -> Self:
@@ -146,6 +143,10 @@ class RoutingTable:
         The hosts are dealt out anew, so that each worker keeps the load of its other keys.
 
         keys, counts: how often each key occurs.
+
+        >>> table = RoutingTable.distill(np.array([7, 7, 8], np.uint64), np.array([0, 1, 1], np.int32), 2)
+        >>> table.condensed(np.array([7, 8], np.uint64), np.array([100.0, 1.0])).keys.tolist()
+        [7]
         """
         hot = counts * HOT * self.n_workers > counts.sum()
         tail, sizes = keys[~hot], counts[~hot]
@@ -154,9 +155,7 @@ class RoutingTable:
         load = np.bincount(self.main_workers(tail), sizes, minlength=self.n_workers).astype(np.float64)
         plain = self.hashed(self.n_workers)
         # Hosts without a key get a small weight, or they would all go to one worker.
-        mass = (
-            np.bincount(plain.host_of(tail), sizes, minlength=plain.hosts.size) + 1e-6 * sizes.sum() / plain.hosts.size
-        )
+        mass = np.bincount(plain.host_of(tail), sizes, plain.hosts.size) + 1e-6 * sizes.sum() / plain.hosts.size
         stays = np.isin(self.keys, keys[hot])
         fragments = np.repeat(stays, np.diff(self.starts))
         starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.diff(self.starts)[stays])))
@@ -165,11 +164,19 @@ class RoutingTable:
         )
 
     def host_of(self, keys: Keys) -> NDArray[np.int64]:
-        """Returns the host of each key; the key is routed by it unless it is hot."""
+        """Returns the host of each of the keys, by which it is routed unless it is hot.
+
+        >>> RoutingTable.hashed(2).host_of(np.array([7, 8], np.uint64)).tolist()
+        [86, 7]
+        """
         return hosts_at(key_positions(keys), self.hosts.size)
 
     def spread(self, mass: float) -> NDArray[np.float64]:
-        """Returns the load of each worker from a mass that is spread evenly over all hosts."""
+        """Returns the load of each worker from a mass that is spread evenly over all hosts.
+
+        >>> RoutingTable.hashed(2).spread(10.0).tolist()
+        [5.0, 5.0]
+        """
         share: NDArray[np.float64] = np.bincount(self.hosts, minlength=self.n_workers) / self.hosts.size
         return mass * share
 
@@ -205,23 +212,14 @@ class RoutingTable:
         A row of a hot key draws one of its fragments, and a coin below WHOLE. Coins below the bound send it to the
         worker of the fragment, others to the second worker.
         """
-        lengths = np.diff(self.starts)
-        accept, alias = self.parts * np.repeat(lengths, lengths), np.arange(self.workers.size)
-        alias -= np.repeat(self.starts[:-1], lengths)
-        settle_keys(self.starts, accept, alias, np.empty((2, self.workers.size), np.int64))
-        return accept, self.workers[alias + np.repeat(self.starts[:-1], lengths)]
+        return aliases(self.starts, self.workers, self.parts)
 
     @cached_property
     def _lookup(self) -> Lookup:
-        accept, aliases = self.alias
+        accept, second = self.alias
         numbers = hashtable.filled(key_positions(self.keys), np.arange(1, self.keys.size + 1, dtype=np.uint64))
         return Lookup(
-            hosts=self.hosts,
-            keys=numbers,
-            starts=self.starts,
-            workers=self.workers,
-            aliases=aliases,
-            accept=accept,
+            hosts=self.hosts, keys=numbers, starts=self.starts, workers=self.workers, aliases=second, accept=accept
         )
 
     @property
@@ -232,7 +230,6 @@ class RoutingTable:
     def shares(self, key: int) -> dict[int, float]:
         """Returns the workers of a key, with the share of each.
 
-        >>> import numpy as np
         >>> keys, workers = np.array([7, 7, 7, 7], np.uint64), np.array([0, 1, 1, 1], np.int32)
         >>> RoutingTable.distill(keys, workers, 2).shares(7)
         {0: 0.25, 1: 0.75}
@@ -244,16 +241,16 @@ class RoutingTable:
             return {int(worker): int(part) / WHOLE for worker, part in pairs}
         return {int(self.hosts[self.host_of(np.array([key], np.uint64))[0]]): 1.0}
 
-    places = shares  # the former name
-
     def main_workers(self, keys: Keys) -> Workers:
-        """Returns the worker of each key; of a split key, the first of those with the largest part."""
+        """Returns the worker of each of the keys; of a split key, the first of those with the largest part."""
         workers = self.hosts[self.host_of(keys)]
         number, hot = numbers_in(self.keys, keys)
         of_key = np.repeat(np.arange(self.keys.size), np.diff(self.starts))
         largest_first = np.lexsort((-self.parts, of_key))
         workers[hot] = self.workers[largest_first[self.starts[number[hot]]]]
         return workers
+
+    places, places_of, placing = shares, main_workers, with_hot_keys  # the former names
 
     def resized(self, n_workers: int) -> Self:
         """Returns a table for another number of workers that moves few keys.
@@ -278,12 +275,8 @@ class RoutingTable:
         bare = replace(plain, hosts=hosts, version=self.version)
         at_home = hosts[bare.host_of(self.keys)][of_key]
         lengths = np.bincount(of_key[selected], minlength=self.keys.size)
-        return bare.with_hot_keys(
-            self.keys,
-            np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths))),
-            np.where(stays, self.workers, at_home)[selected],
-            self.parts[selected].astype(np.float64),
-        )
+        starts, workers = np.append(0, np.cumsum(lengths)), np.where(stays, self.workers, at_home)[selected]
+        return bare.with_hot_keys(self.keys, starts, workers, self.parts[selected].astype(np.float64))
 
     def save(self, path: str | Path) -> None:
         """Writes the table to a JSON file, atomically.
@@ -297,6 +290,12 @@ class RoutingTable:
         """Reads a table that `save` wrote.
 
         path: the file.
+
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as directory:
+        ...     RoutingTable.hashed(2).save(f"{directory}/table.json")
+        ...     RoutingTable.load(f"{directory}/table.json").n_workers
+        2
         """
         return cls.from_json(Path(path).read_text())
 
@@ -311,7 +310,7 @@ class RoutingTable:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Returns the table that `to_json` wrote."""
+        """Returns the table of a text that `to_json` wrote."""
         try:
             content = json.loads(text)
             version = content["format"]
@@ -327,6 +326,10 @@ class RoutingTable:
         """Returns a summary for people: its size, and the workers of its first hot keys.
 
         most: how many hot keys to list.
+
+        >>> print(RoutingTable.hashed(2).describe())
+        routing table 0: 2 workers, 128 hosts, 0 hot keys in 0 fragments
+        hosts of a worker: 1.00 to 1.00 of the mean
         """
         shares = np.bincount(self.hosts, minlength=self.n_workers) / self.hosts.size * self.n_workers
         lines = [

@@ -48,17 +48,45 @@ def killed_once(flag: str) -> Callable[[], None]:
     return die
 
 
-def damage(path: Path, harm: Harm) -> None:
-    """Damages a file: flips a bit, cuts off half, deletes it, empties it, or overwrites it with zeros or rubbish."""
+def damage(path: Path, harm: Harm, at: int | None = None) -> None:
+    """Damages a file: flips a bit, cuts off the end, deletes it, empties it, or overwrites it with zeros or rubbish.
+
+    at: the byte that is flipped, or the first one that is cut off, from the end if it is negative; by default in the
+        middle.
+    """
     content = path.read_bytes()
-    middle = len(content) // 2
+    at = len(content) // 2 if at is None else at % len(content)
     if harm == "missing":
         path.unlink()
     elif harm == "flipped":
-        path.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
+        path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
     elif harm == "cut":
-        path.write_bytes(content[:middle])
+        path.write_bytes(content[:at])
     elif harm == "zeros":
         path.write_bytes(content[:4096] + bytes(max(0, len(content) - 4096)))
     else:
         path.write_bytes(b"" if harm == "empty" else b"rubbish" * 1000)
+
+
+@contextmanager
+def damaged(path: Path, harm: Harm) -> Iterator[None]:
+    """Damages a file of Spark's until the end of the block, and deletes Hadoop's checksum, which would reveal it."""
+    content = path.read_bytes()
+    damage(path, harm)
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    try:
+        yield
+    finally:
+        path.write_bytes(content)
+
+
+@contextmanager
+def blocked(directory: Path) -> Iterator[None]:
+    """Puts a file in the place of a directory until the end of the block."""
+    kept = directory.rename(directory.with_name(f"{directory.name}-kept"))
+    directory.write_text("no directory")
+    try:
+        yield
+    finally:
+        directory.unlink()
+        kept.rename(directory)

@@ -9,6 +9,7 @@ import pytest
 
 from skewless.ingest import journal
 from skewless.ingest.sender import send
+from tests.faults.harm import damage
 from tests.ingest.receiving import EVENTS, frames, listening, rows, values, words
 
 pytestmark = pytest.mark.compiled
@@ -21,9 +22,7 @@ def test_damage_names_the_file(tmp_path: Path) -> None:
         middle = frames(tmp_path, receiver.end)[1].address
         end = receiver.latest(0, None)
         (file,) = tmp_path.glob("*.log")
-        content = bytearray(file.read_bytes())
-        content[middle + 30] ^= 1
-        file.write_bytes(content)
+        damage(file, "flipped", at=middle + 30)
         with pytest.raises(ValueError, match=rf"{file.name} is damaged at byte {middle}"):
             rows(receiver.blocks(0, end, 1))
     with pytest.raises(ValueError, match=rf"{file.name} is damaged at byte {middle}"):
@@ -53,13 +52,18 @@ def test_finished_files_are_deleted_and_senders_are_remembered(tmp_path: Path, m
         assert receiver.latest(start, None) == start == receiver.end
 
 
-def test_another_log_or_a_log_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_log_or_a_log_in_use_is_refused_and_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(journal, "PATIENCE", 0.2)
-    with closing(listening(tmp_path)), pytest.raises(ValueError, match="in use by another receiver"):
-        listening(tmp_path)
+    lines = words(100)
+    with closing(listening(tmp_path)) as receiver:
+        send(lines, receiver.address, name="s")
+        with pytest.raises(ValueError, match="in use by another receiver"):
+            listening(tmp_path)
+        end = receiver.end
     with pytest.raises(ValueError, match="choose another directory"):
         listening(tmp_path, EVENTS)
-    (file,) = tmp_path.glob("*.log")
-    file.write_bytes(file.read_bytes())
-    with closing(listening(tmp_path)):
-        pass
+    with closing(listening(tmp_path)) as receiver:
+        assert receiver.end == end
+        assert sorted(values(receiver, 0, receiver.latest(0, None))) == sorted(lines)

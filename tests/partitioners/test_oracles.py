@@ -46,15 +46,30 @@ STREAMS = {
 TIMES = np.arange(600, dtype=np.int64) // 2 - 7 * (np.arange(600) % 11 == 3) + 5000 * (np.arange(600) > 450)
 
 
-@pytest.mark.parametrize(("name", "params"), VARIANTS)
-@pytest.mark.parametrize("n_workers", [4, 12])
-@pytest.mark.parametrize("times", [None, TIMES], ids=["untimed", "timed"])
-@pytest.mark.parametrize("stream", STREAMS)
-def test_skewed_streams(name: str, params: dict[str, Any], stream: str, times: Times | None, n_workers: int) -> None:
-    if times is not None and "window" not in params and name != "dalton":
-        return
+def heeds_times(name: Any, params: Any) -> bool:
+    return "window" in params or name == "dalton"
+
+
+TIMED = [variant for variant in VARIANTS if heeds_times(*variant.values)]
+
+
+def check_stream(name: str, params: dict[str, Any], stream: str, times: Times | None, n_workers: int) -> None:
     tuples = Tuples(STREAMS[stream], times).part(slice(200 if params.get("cardinality") == "hll" else 600))
     assert route(name, tuples, n_workers, 1, params) == decide(name, tuples, n_workers, 1, params)
+
+
+@pytest.mark.parametrize(("name", "params"), VARIANTS)
+@pytest.mark.parametrize("n_workers", [4, 12])
+@pytest.mark.parametrize("stream", STREAMS)
+def test_skewed_streams(name: str, params: dict[str, Any], stream: str, n_workers: int) -> None:
+    check_stream(name, params, stream, None, n_workers)
+
+
+@pytest.mark.parametrize(("name", "params"), TIMED)
+@pytest.mark.parametrize("n_workers", [4, 12])
+@pytest.mark.parametrize("stream", STREAMS)
+def test_skewed_streams_with_times(name: str, params: dict[str, Any], stream: str, n_workers: int) -> None:
+    check_stream(name, params, stream, TIMES, n_workers)
 
 
 def test_a_long_stream_of_few_workers_reaches_every_part_of_d_choices() -> None:

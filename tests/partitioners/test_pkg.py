@@ -9,7 +9,10 @@ from skewless.cooperation.protocol import exchange
 
 
 def test_candidates_stay_distinct_when_workers_are_few() -> None:
-    assert partitioner("pkg", 3, choices=9).candidates(np.arange(5, dtype=np.uint64)).shape == (5, 3)
+    """Every key has all 3 workers as candidates, each once, and the first choice differs from key to key."""
+    candidates = partitioner("pkg", 3, choices=9).candidates(np.arange(50, dtype=np.uint64))
+    assert np.sort(candidates, axis=1).tolist() == [[0, 1, 2]] * 50
+    assert set(candidates[:, 0].tolist()) == {0, 1, 2}
 
 
 def test_probing_sets_the_load_to_the_truth() -> None:

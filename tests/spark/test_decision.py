@@ -5,26 +5,28 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from random import Random
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 import skewless.spark as sl
 from skewless import RoutingTable
+from skewless.spark.decision import Routing
+from skewless.spark.grids import Grids
 from skewless.spark.keys import hashed
 from skewless.spark.plans import explained, reads, task_slots
 from tests.spark.frames import skewed
+from tests.spark.places import workers_in_arrow, workers_in_columns
 
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
 
-EXAMPLES = int(os.environ.get("EXAMPLES", "16"))
+EXAMPLES = int(os.environ.get("EXAMPLES", "1"))  # of each operator with each set of parameters
 TASK = "task int"
 
 
@@ -53,31 +55,53 @@ def task_of_pair() -> Callable[[pa.Table, pa.Table], pa.Table]:
     return both
 
 
-def counting() -> sl.ArrowAggregate:
-    def count(rows: pa.Table) -> pa.Table:
-        return pa.table({"n": [rows.num_rows]})
+def task_of_frame() -> Callable[[Any], Any]:
+    """Returns what `task_of_group` does, for pandas."""
 
-    return sl.ArrowAggregate(count, count, lambda state: state, "n long", "n long")
+    def task_of(rows: Any) -> Any:
+        import pandas as pd
+        from pyspark import TaskContext
+
+        task = TaskContext.get()
+        return pd.DataFrame({"task": [-1 if task is None else task.partitionId()] * len(rows)}, dtype="int32")
+
+    return task_of
+
+
+def right_side(df: DataFrame, sorted_by_key: bool) -> DataFrame:
+    """Returns some of the rows, to join with all: two hot sides would make too many pairs.
+
+    sorted_by_key: asks Spark for a sort-merge join; it would broadcast this side otherwise.
+    """
+    some = df.where("v < 100").select("k", F.col("v").alias("w"))
+    return some.hint("merge") if sorted_by_key else some
+
+
+def right_of(operator: str, df: DataFrame, asked: dict[str, Any]) -> DataFrame | None:
+    return {"cogroup": df, "join": right_side(df, "n_workers" in asked)}.get(operator)
 
 
 # What a verb makes of df by a partitioner and a number of workers.
 VERBS: dict[str, Callable[..., DataFrame]] = {
     "repartition": lambda df, **how: sl.repartition(df, "k", **how).select(F.spark_partition_id().alias("task")),
+    "applyInPandas": lambda df, **how: sl.group_by(df, "k", **how).applyInPandas(task_of_frame(), TASK),
     "applyInArrow": lambda df, **how: sl.group_by(df, "k", **how).applyInArrow(task_of_group(), TASK),
     "cogroup": lambda df, **how: (
         sl.group_by(df, "k", **how).cogroup(sl.group_by(df, "k")).applyInArrow(task_of_pair(), TASK)
     ),
     "over": lambda df, **how: sl.over(df, "k", n=F.count("v"), **how).select(F.spark_partition_id().alias("task")),
     "agg": lambda df, **how: sl.group_by(df, "k", **how).agg(n=sl.count()),
-    "collect_list": lambda df, **how: sl.group_by(df, "k", **how).agg(all=sl.collect_list("v")),
-    "ArrowAggregate": lambda df, **how: sl.group_by(df, "k", **how).agg(counting()),
-    "join": lambda df, **how: sl.join(df, df.withColumnRenamed("v", "w"), "k", **how),
+    "collect_list": lambda df, **how: sl.group_by(df, "k", **how).agg(rows=workers_in_columns()),
+    "ArrowAggregate": lambda df, **how: sl.group_by(df, "k", **how).agg(workers_in_arrow()),
+    "join": lambda df, **how: sl.join(df, right_side(df, "n_workers" in how), "k", **how),
 }
-OTHERS: dict[str, Callable[[DataFrame], DataFrame]] = {
-    "join": lambda df: df.withColumnRenamed("v", "w"),
-    "cogroup": lambda df: df,
+TELLS_TASKS = ("repartition", "applyInPandas", "applyInArrow", "cogroup", "over")  # results say which task had a row
+# For operators that may split keys: the workers that rows of each key were on, from the result.
+WORKERS_OF_KEYS: dict[str, Callable[[DataFrame], Column]] = {
+    "collect_list": lambda _: F.explode("rows.worker"),
+    "ArrowAggregate": lambda _: F.explode("tasks"),
+    "join": lambda _: F.spark_partition_id(),
 }
-TELLS_TASKS = ("repartition", "applyInArrow", "cogroup", "over")  # whose results say which task had a row
 
 
 @dataclass(frozen=True)
@@ -97,56 +121,93 @@ class Frame:
         text = F.repeat(F.lit("x"), self.width) if self.width else F.lit("")
         return spark.range(self.n, numPartitions=3).select(key.alias("k"), F.col("id").alias("v"), text.alias("t"))
 
+    @classmethod
+    def drawn(cls, random: Random) -> Frame:
+        return cls(
+            n=random.choice([0, 50, 3000, 3000, 3000, 3000, 140_000]),  # the last is more than 1 MiB by Spark's account
+            keys=random.choice([1, 3, 40, 3000]),
+            hot=random.choice([0, 30, 90]),
+            width=random.choice([0, 20]),
+            nulls=random.choice([False, True]),
+        )
 
-FRAMES = st.builds(
-    Frame,
-    n=st.sampled_from([0, 50, 3000, 140_000]),  # the last is more than 1 MiB by Spark's account
-    keys=st.sampled_from([1, 3, 40, 3000]),
-    hot=st.sampled_from([0, 30, 90]),
-    width=st.sampled_from([0, 20]),
-    nulls=st.booleans(),
-)
-ASKED: list[dict[str, Any]] = [
-    {},
-    {"n_workers": 5},
-    {"partitioner": "kip"},
-    {"partitioner": "level", "n_workers": 3},
-    {"partitioner": RoutingTable.hashed(6)},
-    {"partitioner": sl.Exact("kip"), "n_workers": 3},
-    {"sample": 0.5, "n_workers": 4},
-    {"how": "left", "n_workers": 4},
-    {"into": "number"},
-]
+
+ASKED: dict[str, dict[str, Any]] = {
+    "default": {},
+    "workers": {"n_workers": 5},
+    "kip": {"partitioner": "kip"},
+    "level": {"partitioner": "level", "n_workers": 3},
+    "table": {"partitioner": RoutingTable.hashed(6)},
+    "exact": {"partitioner": sl.Exact("kip"), "n_workers": 3},
+    "sample": {"sample": 0.5, "n_workers": 4},
+    "left": {"how": "left", "n_workers": 4},
+    "into": {"into": "number"},
+}
+SPLITTING = ("workers", "level", "sample", "left")  # split a hot key, where the operator lets them
 ONLY = {"how": ("join",), "into": ("repartition",)}  # parameters that only these verbs have
 
 
-@settings(max_examples=EXAMPLES)
-@given(frame=FRAMES, operator=st.sampled_from(list(VERBS)), asked=st.sampled_from(ASKED))
-def test_explain_says_what_the_verb_does(
-    spark: SparkSession, frame: Frame, operator: Any, asked: dict[str, Any]
-) -> None:
-    if asked.get("partitioner") == "level" and operator in TELLS_TASKS:
-        asked = {**asked, "partitioner": "kip"}  # level splits keys by default, where these need them whole
-    asked = {name: value for name, value in asked.items() if operator in ONLY.get(name, (operator,))}
-    if operator == "join":  # decides itself how many rows to look at, and takes no Exact
-        asked = {name: value for name, value in asked.items() if name != "sample" and not isinstance(value, sl.Exact)}
-    df = frame.rows(spark)
-    other = OTHERS[operator](df) if operator in OTHERS else None
-    said = sl.explain(df, "k", operator=operator, other=other, **asked)
+def takes(operator: str, asked: dict[str, Any]) -> bool:
+    if operator == "join" and ("sample" in asked or isinstance(asked.get("partitioner"), sl.Exact)):
+        return False  # it decides itself how many rows to look at, and takes no Exact
+    return all(operator in ONLY.get(name, (operator,)) for name in asked)
+
+
+def cases() -> list[Any]:
+    """Returns all that each operator can be asked for, with frames at random, in turn on both kinds of sessions."""
+    random, found = Random(1), []
+    pairs = [(operator, name) for operator in VERBS for name, asked in ASKED.items() if takes(operator, asked)]
+    for number, (operator, name) in enumerate(pairs):
+        for example in range(EXAMPLES):
+            frame, kind = Frame.drawn(random), ("classic", "connect")[(number + example) % 2]
+            if name == "default":  # less would be left to Spark
+                frame = replace(frame, n=140_000)
+            if name == "sample":  # one of few rows would say little
+                frame = replace(frame, n=max(frame.n, 3000))
+            if operator in WORKERS_OF_KEYS and name in SPLITTING:
+                frame = replace(frame, n=3000, hot=90)
+            found.append(pytest.param(kind, operator, name, frame, id=f"{kind}-{operator}-{name}-{example}"))
+    return found
+
+
+@pytest.mark.parametrize(("spark", "operator", "name", "frame"), cases(), indirect=["spark"])
+def test_explain_says_what_the_verb_does(spark: SparkSession, operator: Any, name: str, frame: Frame) -> None:
+    df, asked = frame.rows(spark), ASKED[name]
+    said = sl.explain(df, "k", operator=operator, other=right_of(operator, df, asked), **asked)
+    routing = said.decision.routing
     done = VERBS[operator](df, **asked)
     exchanges = re.findall(r"shufflepartitionidpassthrough\(.*, (\d+)\), ", explained(done))
-    assert bool(exchanges) == (said.decision.routing is not None)
+    assert bool(exchanges) == (routing is not None)
     assert {int(workers) for workers in exchanges} <= {said.n_workers}
-    assert ("leave it to Spark" in str(said)) == (said.decision.routing is None)
-    if frame.n and operator in TELLS_TASKS and isinstance(said.decision.routing, RoutingTable):
+    assert ("leave it to Spark" in str(said)) == (routing is None)
+    if frame.n and operator in TELLS_TASKS and isinstance(routing, RoutingTable):
         # The rows are where the table of the decision says, and the longest task is as long as was predicted.
         keys = df.select(hashed(df, ["k"])).toArrow().column(0).to_numpy().view(np.uint64)
-        planned = np.bincount(said.decision.routing.route(keys), minlength=said.n_workers)
+        planned = np.bincount(routing.route(keys), minlength=said.n_workers)
         planned *= 2 if operator == "cogroup" else 1
         tasks = {row["task"]: row["count"] for row in done.groupBy("task").count().collect()}
         assert tasks == {worker: rows for worker, rows in enumerate(planned.tolist()) if rows}
         sampled = said.decision.profiles[0].sample < 1  # then the prediction is an estimate
         assert said.after == pytest.approx(planned.max() / planned.mean(), rel=0.05 if sampled else 1e-6)
+    if operator in WORKERS_OF_KEYS and routing is not None:
+        # The keys with rows on several workers are those that are split.
+        placed = done.where("k IS NOT NULL" if operator == "join" else "true")  # rows with a NULL match nothing
+        placed = placed.select(hashed(placed, ["k"]).alias("key"), WORKERS_OF_KEYS[operator](placed).alias("worker"))
+        workers: dict[int, dict[int, int]] = {}
+        for key, worker, rows in placed.groupBy("key", "worker").count().collect():
+            workers.setdefault(key % 2**64, {})[worker] = rows
+        split = split_keys(routing)
+        assert len(split) == said.split
+        assert {key for key, rows in workers.items() if len(rows) > 1} == split & workers.keys()
+        assert {worker for rows in workers.values() for worker in rows} <= set(range(said.n_workers))
+        assert split or name not in SPLITTING
+
+
+def split_keys(routing: Routing) -> set[int]:
+    if isinstance(routing, Grids):
+        return set(routing.keys[routing.rows * routing.columns > 1].tolist())
+    table = routing if isinstance(routing, RoutingTable) else RoutingTable.hashed(routing.n_workers)
+    return set(table.keys[np.diff(table.starts) > 1].tolist())
 
 
 def test_predictions_are_of_the_tasks_that_run(spark: SparkSession) -> None:

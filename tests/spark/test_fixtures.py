@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import skewless.spark as sl
+from skewless.spark.streaming.checkpoint import Checkpoint
 from tests.fixtures import jobs, make
 
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("state")]
@@ -30,15 +31,34 @@ def canonical(value: Any) -> Any:
     return tuple(map(canonical, value)) if isinstance(value, tuple) else value
 
 
+def saved_reason(directory: Path, name: str) -> str:
+    """Returns what the record of the next batch must say, by the plan or the sources that are saved for it."""
+    files = Checkpoint(str(directory / "checkpoint"))
+    if name == "interval_join":  # it has no partitioner; every batch of the fixture has the same hot key
+        return "1 hot keys on grids"
+    if name == "exact_windows":
+        saved: Any = files.read(f"sources/{jobs.BATCHES}.json")
+        assert len(saved["snapshots"]) == 2
+        return f"dalton: 2 sources route each row; they agreed {saved['since']} batches ago"
+    plan: Any = files.read(f"tables/{jobs.BATCHES}.json")
+    assert "#1" in plan["reason"]  # it was learned from a batch
+    return str(plan["reason"])
+
+
 @pytest.mark.parametrize(
     ("spark", "name"), [*(("classic", name) for name in jobs.JOBS), ("connect", "keyed_state")], indirect=["spark"]
 )
-def test_a_query_continues_from_a_saved_checkpoint(spark: SparkSession, name: str, tmp_path: Path) -> None:
+def test_a_query_continues_from_a_saved_checkpoint(
+    spark: SparkSession, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     directory = unpacked(name, tmp_path)
-    more = 2
+    planned, more = saved_reason(directory, name), 2
     for _ in range(more):
         query = jobs.run(spark, name, directory)
-    assert [record["batch"] for record in query.recent()][-more:] == [jobs.BATCHES, jobs.BATCHES + more - 1]
+    records = query.recent()[-more:]
+    assert [record["batch"] for record in records] == [jobs.BATCHES, jobs.BATCHES + more - 1]
+    assert records[0]["decision"] == planned
+    assert "learn anew" not in caplog.text  # over Connect, batches log in another process
     expected = jobs.JOBS[name][1](spark, jobs.BATCHES + more)
     columns = expected.columns
     found = spark.read.parquet(str(directory / "out")).select(columns)

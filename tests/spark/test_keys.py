@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from pyspark.sql import functions as F
 
 import skewless.spark as sl
 from skewless.spark.keys import hashed, keyed
-from tests.spark.frames import KEYS, rows, skewed
+from skewless.spark.plans import explained
+from tests.spark.frames import KEYS, middle, rows, skewed
 
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
 
@@ -23,6 +25,7 @@ GIVEN: dict[str, Callable[[], list[Any]]] = {
     "other case": lambda: ["K"],
     "nested": lambda: ["s.a"],
     "column": lambda: [F.col("k")],
+    "all in a list": lambda: [["S.a", "J", F.col("k")]],
     "expression": lambda: [F.col("k") % 3, "j"],
 }
 WORKERS: list[dict[str, Any]] = [{}, {"n_workers": 3}]
@@ -71,21 +74,82 @@ def test_verbs_take_what_group_by_takes(df: DataFrame, given: str, asked: dict[s
 
 
 @pytest.mark.parametrize("given", list(GIVEN))
-def test_streams_take_what_group_by_takes(df: DataFrame, given: str, tmp_path: Path) -> None:
-    df.limit(0).write.parquet(str(tmp_path / "in"))
-    events = df.sparkSession.readStream.schema(df.schema).parquet(str(tmp_path / "in"))
+def test_functions_in_pandas_and_cogroups_take_what_group_by_takes(df: DataFrame, given: str) -> None:
     keys = GIVEN[given]()
+    plain = keys[0] if isinstance(keys[0], list) else keys
+    columns = df.columns
+    other = df.where("v % 4 = 0")
+
+    def counted(key: tuple[Any, ...], frame: Any) -> Any:
+        import pandas as pd
+
+        assert list(frame.columns) == columns, list(frame.columns)
+        return pd.DataFrame({"key": [str(tuple(map(int, key)))], "n": [len(frame)], "v": [frame["v"].sum()]})
+
+    def both(key: tuple[pa.Scalar, ...], left: pa.Table, right: pa.Table) -> pa.Table:
+        assert left.column_names == right.column_names == columns
+        return pa.table(
+            {"key": [str([part.as_py() for part in key])], "left": [left.num_rows], "right": [right.num_rows]}
+        )
+
+    groups, others = sl.group_by(df, *keys, n_workers=3), sl.group_by(other, *keys)
+    plain_groups, plain_others = df.groupBy(*plain), other.groupBy(*plain)
+    schema = "key string, n long, v long"
+    in_pandas = groups.applyInPandas(counted, schema)
+    assert "shufflepartitionidpassthrough" in explained(in_pandas)
+    assert rows(in_pandas) == rows(plain_groups.applyInPandas(counted, schema))
+    schema = "key string, left long, right long"
+    pairs = groups.cogroup(others).applyInArrow(both, schema)
+    assert "shufflepartitionidpassthrough" in explained(pairs)
+    assert rows(pairs) == rows(plain_groups.cogroup(plain_others).applyInArrow(both, schema))
+    means = groups.agg(middle())
+    squares = plain_groups.agg(F.avg(F.col("v") * F.col("v")).alias("mean"))
+    assert means.columns == [*squares.columns, "merged"]
+    assert rows(means.drop("merged")) == rows(squares)
+    sizes = Counter({tuple(row)[:-1]: row["count"] for row in plain_groups.count().collect()})
+    for operator, more in (("repartition", None), ("ArrowAggregate", None), ("cogroup", other)):
+        said = sl.explain(df, *keys, operator=operator, other=more, n_workers=3)  # type: ignore[arg-type]
+        if more is None:
+            assert dict(said.hot).items() <= sizes.items()
+        assert {key for key, _ in said.hot} <= sizes.keys()
+        assert len(said.hot) == min(5, len(sizes))
+
+
+@pytest.mark.parametrize("spark", ["classic"], indirect=True)
+@pytest.mark.parametrize("given", list(GIVEN))
+def test_streams_take_what_group_by_takes(df: DataFrame, given: str, tmp_path: Path) -> None:
+    df.coalesce(1).write.parquet(str(tmp_path / "in"))
+    events = df.sparkSession.readStream.schema(df.schema).parquet(str(tmp_path / "in"))
+    keys, columns, found = GIVEN[given](), df.columns, list[Any]()
     plain = df.groupBy(*(keys[0] if isinstance(keys[0], list) else keys)).count()
-    assert [*sl.stream(events, *keys).rows.key.shown, "count"] == plain.columns
+
+    def counted(key: tuple[Any, ...], table: pa.Table, _: Any) -> pa.Table:
+        assert table.column_names == columns, table.column_names
+        return pa.table({"key": [list(key)], "n": [table.num_rows]})
+
+    stream = sl.stream(events, *keys, n_workers=2)
+    assert [*stream.rows.key.shown, "count"] == plain.columns
+    job = stream.applyInArrowWithState(counted, "key array<long>, n long", "n long")
+    query = job.start(lambda batch, _: found.extend(batch.collect()), str(tmp_path / "checkpoint"), available_now=True)
+    assert query.awaitTermination(300)
+    assert {(*row["key"], row["n"]) for row in found} == {tuple(row) for row in plain.collect()}
+    assert len(found) == plain.count()
 
 
-def test_joins_take_names_in_lists_and_in_another_case(df: DataFrame) -> None:
-    other = df.select(F.col("k").alias("K"), F.col("v").alias("w"))
-    for on in ("k", ["K"]):
-        plain = df.join(other, on)
-        ours = sl.join(df, other, on, n_workers=3)
-        assert [name.lower() for name in ours.columns] == [name.lower() for name in plain.columns]
-        assert rows(ours.select("v", "w")) == rows(plain.select("v", "w"))
+@pytest.mark.parametrize("on", ["k", "K", ["K"], ["K", "j"], ["J", "k"]], ids=str)
+def test_joins_take_names_in_lists_and_in_another_case(df: DataFrame, on: Any) -> None:
+    other = df.select(F.col("k").alias("K"), "j", F.col("v").alias("w")).where("w % 3 = 0")
+    names = on if isinstance(on, list) else [on]
+    plain = df.join(other, on)
+    ours = sl.join(df, other, on, n_workers=3, partitioner="level")
+    assert "shufflepartitionidpassthrough" in explained(ours)
+    assert [name.lower() for name in ours.columns] == [name.lower() for name in plain.columns]
+    columns = ["k", "j", "s", "v", "w"] if "j" in [name.lower() for name in names] else ["k", "s", "v", "w"]
+    assert rows(ours.select(*columns)) == rows(plain.select(*columns))
+    said = sl.explain(df, *names, operator="join", other=other, n_workers=3, partitioner="level")
+    assert said.decision.partitioner == "level"
+    pairs = df.join(other, names).groupBy(*names).count()
+    assert {key for key, _ in said.hot} >= {tuple(row)[:-1] for row in pairs.orderBy(F.desc("count")).head(1)}
 
 
 def test_what_cannot_be_a_key_is_refused(df: DataFrame) -> None:
@@ -95,8 +159,9 @@ def test_what_cannot_be_a_key_is_refused(df: DataFrame) -> None:
         keyed(df, ["s.z"])
     with pytest.raises(TypeError, match="the name of a column, a Column, or a list of these, not 3"):
         keyed(df, [3])  # type: ignore[list-item]
-    with pytest.raises(ValueError, match="a join takes names of columns"):
-        sl.join(df, df, "s.a")
+    for nested in ("s.a", F.col("k")):
+        with pytest.raises(ValueError, match="a join takes names of columns"):
+            sl.join(df, df, nested)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", KEYS)
@@ -121,3 +186,13 @@ def test_names_with_dots_are_columns_not_fields(spark: SparkSession) -> None:
     df = skewed(spark).withColumnRenamed("k", "a.b")
     assert rows(sl.repartition(df, "a.b")) == rows(df)
     assert rows(sl.group_by(df, "a.b").agg(n=sl.count())) == rows(df.groupBy("`a.b`").count())
+
+
+def test_names_in_backticks_and_with_aliases_are_those_of_spark(spark: SparkSession) -> None:
+    df = skewed(spark).withColumnRenamed("k", "a.b").withColumn("c`d", F.col("v") % 3).alias("t")
+    for key in ("`a.b`", "t.v", "`c``d`", "t.`c``d`"):
+        plain = df.groupBy(key).count()
+        ours = sl.group_by(df, key, n_workers=3).agg(count=sl.count())
+        assert ours.columns == plain.columns
+        assert rows(ours) == rows(plain)
+        assert rows(sl.repartition(df, key, n_workers=3)) == rows(df)

@@ -10,8 +10,9 @@ from pyspark.sql import SparkSession
 
 import skewless.spark as sl
 from skewless import RoutingTable, partitioner
+from skewless.partitioners.level import Level
 from skewless.spark.keys import keyed
-from skewless.spark.request import Request
+from skewless.spark.request import Request, chosen
 
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
 SPLITTING = RoutingTable.hashed(2).with_hot_keys(
@@ -53,3 +54,12 @@ def test_keys_are_split_only_where_the_operator_allows_it(spark: SparkSession) -
     ]
     assert splits == [True, False]
     assert request_of(spark, "agg", partitioner=sl.Exact("pkg")).partitioner_for(4).name == "pkg"
+
+
+def test_level_spares_moves_only_where_they_cost(spark: SparkSession) -> None:
+    whole = request_of(spark, "over", partitioner="level").partitioner_for(4)
+    assert isinstance(whole, Level)
+    assert (whole.split, whole.even) == (False, True)
+    with_state = chosen("level", 4, False, (1.0, 1.0, 0.1))
+    assert isinstance(with_state, Level)
+    assert (with_state.split, with_state.even) == (False, False)

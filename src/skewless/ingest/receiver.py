@@ -45,7 +45,8 @@ class IncomingBatch:
         self.counts.append(keys.size)
         self.times.append(now)
         # A batch may take longer than expected, and the system clock may be set back.
-        time_in_batch = min(max(now - self.times[0], 0), self.accumulator.interval[1] - 1)
+        _, end_of_interval = self.accumulator.interval
+        time_in_batch = min(max(now - self.times[0], 0), end_of_interval - 1)
         self.accumulator.add(keys, np.full(keys.size, time_in_batch, np.int64))
         self.rows += keys.size
         self.end = end

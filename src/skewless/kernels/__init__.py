@@ -39,7 +39,8 @@ def kernel(function: F) -> F:
         # No directory to cache in (a read-only installation without a home): compile in every process.
         return cast(F, numba.njit(nogil=True, forceinline=True, _nrt=False)(function))
     # numba checks only the file of the function itself, but kernels of other files are inlined into it: a change
-    # anywhere in the package must invalidate the cache.
+    # anywhere in the package must invalidate the cache. As a part of the version, it is checked before the rest of the
+    # index is unpickled, which would fail if a NamedTuple in it has another name now.
     index = compiled._cache._cache_file
-    index._source_stamp = (index._source_stamp, _SOURCES)
+    index._version = f"{index._version} {_SOURCES}"
     return cast(F, compiled)

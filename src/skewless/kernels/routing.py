@@ -53,3 +53,17 @@ def settle_keys(
     for key in range(starts.size - 1):
         columns = slice(starts[key], starts[key + 1])
         settle(accept[columns], alias[columns], WHOLE, stacks)
+
+
+def aliases(
+    starts: NDArray[np.int64], workers: NDArray[np.int32], parts: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Returns a bound and a second worker for each fragment: Walker's alias method, for each key separately.
+
+    starts, workers, parts: the fragments of key i are number starts[i] to starts[i + 1]; their parts sum to WHOLE.
+    """
+    lengths = np.diff(starts)
+    first = np.repeat(starts[:-1], lengths)
+    accept, alias = parts * np.repeat(lengths, lengths), np.arange(workers.size) - first
+    settle_keys(starts, accept, alias, np.empty((2, workers.size), np.int64))
+    return accept, workers[alias + first]

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skewless.arguments import require
+from skewless.arrays import precedence
 from skewless.histogram import Histogram
 from skewless.migration import arriving
-from skewless.partitioner import Forecast, Partitioner, precedence
+from skewless.partitioner import Forecast, Partitioner
 from skewless.partitioners.candidates import CANDIDATES
 from skewless.partitioners.level import Level
 from skewless.planning.planner import Planned, Planner, Policy, as_policy, table_of
@@ -123,7 +124,7 @@ class Auto(Planner):
 
     def _offer(self, name: str) -> Partitioner[Any, Any]:
         if name == "level":
-            return Level(self.n_workers, seed=self.seed, split=self.split, even=self.costs[2] == 0)
+            return Level(self.n_workers, seed=self.seed, split=self.split, even=Effort(*self.costs).arriving == 0)
         return CANDIDATES[name](self.n_workers, seed=self.seed)
 
     def fresh(self) -> Planned:
@@ -198,7 +199,7 @@ class Auto(Planner):
         return replace(tables[chosen], version=old.version), _Choice(chosen, tuple(weights), tuple(costs))
 
     def _decision(self, choice: _Choice, former: int) -> Comparison:
-        chosen, weights, costs = choice
+        chosen, (_, *weights), costs = choice
         name, cost = self.among[chosen], f"{_amount(costs[chosen])} a batch"
         best = int(np.argmin(costs))
         if chosen != former:
@@ -207,7 +208,7 @@ class Auto(Planner):
             reason = f"{name} stays: {cost}; nothing costs less"
         else:
             reason = f"{name} stays: {cost}; {self.among[best]} costs {_amount(costs[best])}"
-        return Comparison(name, dict(zip(self.among, costs, strict=True)), Effort(*weights[1:]), reason)
+        return Comparison(name, dict(zip(self.among, costs, strict=True)), Effort(*weights), reason)
 
 
 def _followed(policy: Policy) -> int:
@@ -252,4 +253,5 @@ def _fitted(evidence: NDArray[np.float64], configured: NDArray[np.float64]) -> t
             break
         free = [term for term, weight in zip(free, solution, strict=True) if weight >= 0]
     # A fit in which no term has a weight is useless: keep the configured costs.
-    return tuple((weights if weights[1:].any() else unit * prior).tolist())
+    _, *of_terms = weights
+    return tuple((weights if any(of_terms) else unit * prior).tolist())

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skewless.arguments import require
-from skewless.arrays import Keys, Times, Workers, checked, n_bytes
+from skewless.arrays import NO_TIMES, Keys, Times, Workers, checked, n_bytes
 from skewless.histogram import Histogram
 from skewless.kernels import hashtable, kernel
 from skewless.kernels.hash import Hasher, candidates, first, hasher, mixed
 from skewless.kernels.hashtable import Entries, Table
 from skewless.kernels.lowest import Floor, floor, lowered, lowest
-from skewless.partitioner import NO_TIMES, Partitioner
+from skewless.partitioner import Partitioner
 from skewless.partitioners.pkg import least_loaded, probe, sent
 from skewless.table import RoutingTable
 

@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skewless.arguments import require, whole
-from skewless.arrays import Keys, Times, Workers, checked, n_bytes
+from skewless.arrays import NO_TIMES, Keys, Times, Workers, checked, n_bytes, ticking
 from skewless.kernels import bits, hashtable, kernel, sketch
 from skewless.kernels.hash import Hasher, candidates, first, following, hasher, mixed, stride
 from skewless.kernels.hashtable import Table
 from skewless.kernels.lowest import Floor, floor, lowered, lowest
 from skewless.kernels.sketch import HyperLogLog, hyperloglog
 from skewless.kernels.window import NEVER, WindowClock, clock, passed
-from skewless.partitioner import NO_TIMES, Partitioner, Window, check_window, ticking
+from skewless.partitioner import Partitioner, Window, check_window
 
 _0, _1 = np.uint64(0), np.uint64(1)
 MOST_CHOICES = 63  # one bit of a table's value per candidate

@@ -9,12 +9,12 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skewless.arrays import Keys, Times, Workers
+from skewless.arrays import NO_TIMES, Keys, Times, Workers
 from skewless.kernels import kernel
 from skewless.kernels.hash import Hasher, first, following, hasher, mixed, stride
 from skewless.kernels.lowest import Floor, floor, lowered, lowest
 from skewless.kernels.sketch import SpaceSaving, space_saving, sure, tally
-from skewless.partitioner import NO_TIMES, Partitioner
+from skewless.partitioner import Partitioner
 from skewless.partitioners.pkg import Loads, least_loaded, probe, sent
 
 COUNTERS_PER_WORKER = 10  # with fewer, the head test calls too much of the tail hot

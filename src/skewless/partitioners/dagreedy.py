@@ -8,14 +8,14 @@ from typing import ClassVar, NamedTuple, Never
 import numpy as np
 from numpy.typing import NDArray
 
-from skewless.arrays import Keys, Times, Workers, n_bytes
+from skewless.arrays import NO_TIMES, Keys, Times, Workers, n_bytes, ticking
 from skewless.kernels import bits, kernel
 from skewless.kernels import window as windows
 from skewless.kernels.hash import Hasher, first, hasher, mixed
 from skewless.kernels.lowest import Floor, floor, lowered, lowest
 from skewless.kernels.sketch import SpaceSaving, halve, space_saving, sure, tally
 from skewless.kernels.window import NEVER, Holders, SlidingWindow, WindowClock, clock, holders, sliding_window, widened
-from skewless.partitioner import NO_TIMES, Partitioner, Window, check_window, ticking
+from skewless.partitioner import Partitioner, Window, check_window
 from skewless.partitioners.choices import COUNTERS_PER_WORKER, in_head
 
 ROOM = 4  # hot keys that a new state has room for; it grows

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skewless.arguments import require, whole
-from skewless.arrays import Keys, Times, Workers, checked, copied, n_bytes
+from skewless.arrays import Keys, Times, Workers, checked, copied, fingerprint, n_bytes, precedence, ticking
 from skewless.kernels import hashtable
 from skewless.kernels import window as windows
 from skewless.kernels.hash import all_mixed, hasher
@@ -18,7 +18,7 @@ from skewless.kernels.hashtable import Entries, Table
 from skewless.kernels.lowest import floor
 from skewless.kernels.sketch import count_min
 from skewless.kernels.window import NEVER, clock, holders, sliding_window
-from skewless.partitioner import Partitioner, Window, check_window, fingerprint, precedence, ticking
+from skewless.partitioner import Partitioner, Window, check_window
 from skewless.partitioners import bandit
 from skewless.partitioners.bandit import FREE, GAMMA, WORST, ZERO_SLIDE, Agreed, Learned, Peers, Rows, Statistics
 
@@ -288,7 +288,7 @@ def _reports(s: Learned) -> Iterator[_Report]:
             tries=q.tries[row],
         )
     for key, tuples in zip(*(part.tolist() for part in hashtable.entries(s.peers.near)), strict=True):
-        yield _Report(key, tuples, np.empty(0), np.empty(0), np.empty(0, np.int64))
+        yield _Report(key=key, tuples=tuples, values=np.empty(0), before=np.empty(0), tries=np.empty(0, np.int64))
 
 
 def _pooled(reports: list[_Report]) -> NDArray[np.float64]:

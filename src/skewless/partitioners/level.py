@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skewless.arguments import require
-from skewless.arrays import Keys, Times, Workers
+from skewless.arrays import NO_TIMES, Keys, Times, Workers
 from skewless.histogram import Histogram
 from skewless.kernels import kernel
 from skewless.kernels.fit import roomiest, tightest
 from skewless.migration import Moving, Verdict, worth_it
-from skewless.partitioner import NO_TIMES
 from skewless.planning.planner import Planned, Planner, Policy, planned_worker
 from skewless.table import HOT, RoutingTable
 
@@ -91,7 +90,7 @@ class Level(Planner):
         if self.split:
             total = host_sizes.sum() + sizes.sum() + self.key_cost * (n_hot + self.n_workers - 1)
             hosts, room = _keep(host_sizes, old.hosts, share * total)
-            starts, workers, poured = _pour(hot, sizes, (self.key_cost, 1e-9 * total), room, old)
+            starts, workers, poured = _pour(hot, sizes, _Costs(key=self.key_cost, dust=1e-9 * float(total)), room, old)
             return replace(old, hosts=hosts).with_hot_keys(hot, starts, workers, poured)
         assigned = _packed(
             np.concatenate((sizes + self.key_cost, host_sizes)),
@@ -187,10 +186,17 @@ def _keep_hosts(
             room[new[host]] -= sizes[host]
 
 
+class _Costs(NamedTuple):
+    """Amounts of tuples that `_pour_keys` needs."""
+
+    key: float  # what a key costs on each worker, besides its tuples
+    dust: float  # the size up to which an amount counts as nothing
+
+
 def _pour(
     keys: NDArray[np.uint64],
     sizes: NDArray[np.float64],
-    cost_and_dust: tuple[float, float],
+    costs: _Costs,
     room: NDArray[np.float64],
     old: RoutingTable,
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float64]]:
@@ -199,13 +205,13 @@ def _pour(
     former_starts = np.cumsum([0, *map(len, former)])
     former_workers = np.array([worker for workers in former for worker in workers], np.int32)
     most = keys.size + room.size
-    out = _Fragments(np.zeros(keys.size + 1, np.int64), np.empty(most, np.int32), np.empty(most))
-    _pour_keys(sizes, cost_and_dust, room, former_starts, former_workers, out)
+    out = _Poured(starts=np.zeros(keys.size + 1, np.int64), workers=np.empty(most, np.int32), poured=np.empty(most))
+    _pour_keys(sizes, costs, room, former_starts, former_workers, out)
     size = out.starts[-1]
     return out.starts, out.workers[:size], out.poured[:size]
 
 
-class _Fragments(NamedTuple):
+class _Poured(NamedTuple):
     """Room for the fragments that `_pour_keys` makes."""
 
     starts: NDArray[np.int64]  # of the fragments of each key
@@ -216,17 +222,14 @@ class _Fragments(NamedTuple):
 @kernel
 def _pour_keys(
     sizes: NDArray[np.float64],
-    cost_and_dust: tuple[float, float],
+    costs: _Costs,
     room: NDArray[np.float64],
     former_starts: NDArray[np.int64],
     former_workers: NDArray[np.int32],
-    out: _Fragments,
+    out: _Poured,
 ) -> None:
-    """Fills in the fragments of the keys.
-
-    cost_and_dust: what a key costs on each worker, in tuples, and the size up to which an amount counts as nothing.
-    """
-    key_cost, dust = cost_and_dust
+    """Fills in the fragments of the keys."""
+    key_cost, dust = costs.key, costs.dust
     starts, workers, poured = out.starts, out.workers, out.poured
     at = 0
     for key in range(sizes.size):
@@ -263,22 +266,28 @@ def _packed(
     _pack(order, sizes, old, share, 0.0, load, new)
     by_rule, best = new.copy(), _fullest(sizes, new, share, load)
     for part in (1.0, 0.97, 0.9, 0.75, 0.5):
-        _pack(order, sizes, old, share, best[even] * part, load, new)
+        _pack(order, sizes, old, share, (best.shared if even else best.of_all) * part, load, new)
         fullest = _fullest(sizes, new, share, load)
-        if fullest[0] <= NEAR * best[0] and (not even or fullest[1] <= NEAR * best[1]):
+        if fullest.of_all <= NEAR * best.of_all and (not even or fullest.shared <= NEAR * best.shared):
             return new
     return by_rule
 
 
+class _Heights(NamedTuple):
+    """The height (load / share) of the fullest worker."""
+
+    of_all: float
+    shared: float  # of those without an item that exceeds a worker's part by itself; 0: there are none
+
+
 def _fullest(
     sizes: NDArray[np.float64], old: NDArray[np.int32], share: NDArray[np.float64], load: NDArray[np.float64]
-) -> tuple[float, float]:
-    """Returns the height (load / share) of the fullest worker, and of the fullest without a giant (0: all have one)."""
+) -> _Heights:
     giants = sizes > sizes.sum() * share[old]
     shared = np.ones(share.size, np.bool_)
     shared[old[giants]] = False
     heights = load / share
-    return float(heights.max()), float(heights[shared].max(initial=0.0))
+    return _Heights(of_all=float(heights.max()), shared=float(heights[shared].max(initial=0.0)))
 
 
 @kernel

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skewless.arguments import require, whole
-from skewless.arrays import Keys, Times, Workers, checked
+from skewless.arrays import NO_TIMES, Keys, Times, Workers, checked
 from skewless.kernels import kernel
 from skewless.kernels.hash import Hasher, candidates, first, following, hasher, mixed, stride
-from skewless.partitioner import NO_TIMES, Partitioner
+from skewless.partitioner import Partitioner
 
 
 class Balanced(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skewless.arguments import require, whole
-from skewless.arrays import Keys, Times, Workers, checked, copied, n_bytes
+from skewless.arrays import NO_TIMES, Keys, Times, Workers, checked, copied, fingerprint, n_bytes, precedence
 from skewless.histogram import Histogram
 from skewless.kernels import hashtable, kernel
 from skewless.kernels.hash import below, mix64
@@ -19,7 +19,7 @@ from skewless.kernels.hashtable import Table
 from skewless.kernels.position import key_position
 from skewless.kernels.routing import WHOLE
 from skewless.migration import Moving, Verdict, worth_it
-from skewless.partitioner import NO_TIMES, Partitioner, fingerprint, precedence
+from skewless.partitioner import Partitioner
 from skewless.planning import counters
 from skewless.planning.counters import Counters
 from skewless.table import RoutingTable
@@ -59,7 +59,15 @@ def as_policy(table: RoutingTable, rule: NDArray[np.int64]) -> Policy:
 def table_of(policy: Policy, n_workers: int) -> RoutingTable:
     """Returns the table of a policy."""
     p = copied(policy)
-    return RoutingTable(n_workers, p.hosts, p.keys, p.starts, p.workers, p.parts, version=int(p.version[0]))
+    return RoutingTable(
+        n_workers=n_workers,
+        hosts=p.hosts,
+        keys=p.keys,
+        starts=p.starts,
+        workers=p.workers,
+        parts=p.parts,
+        version=int(p.version[0]),
+    )
 
 
 class Planned(NamedTuple):

@@ -6,7 +6,9 @@ try:
     import pyspark
 except ModuleNotFoundError:
     raise ModuleNotFoundError("skewless.spark needs pyspark 4.1 or newer: pip install 'skewless[spark]'") from None
-if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < (4, 1):
+from skewless.spark.settings import spark_version
+
+if spark_version() < (4, 1):
     raise ImportError(
         f"skewless.spark needs pyspark 4.1 or newer, not {pyspark.__version__}, which has no repartitionById"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 
 from skewless.arguments import require
+from skewless.spark.settings import is_on
 
 _CHECKSUMS = (
     "spark.sql.shuffle.orderIndependentChecksum.enabled",
@@ -30,13 +31,5 @@ def splitting_problem(df: DataFrame, what: str = "splitting keys") -> str:
             f"{what} needs Spark's own shuffle, but spark.shuffle.manager is {manager}, which has no checksums: "
             "a retried task may lose or double rows"
         )
-    off = [name for name in _CHECKSUMS if not _is_on(df, name)]
+    off = [name for name in _CHECKSUMS if not is_on(df.sparkSession, name)]
     return f"{what} needs {' and '.join(off)} set to true: otherwise a retried task may lose or double rows" * bool(off)
-
-
-def _is_on(df: DataFrame, name: str) -> bool:
-    """Returns whether a setting is true, by Spark's own default if it is not set."""
-    try:  # without a default of ours: Spark would return that instead of its own
-        return str(df.sparkSession.conf.get(name)).lower() == "true"
-    except Exception:  # this version of Spark has no such setting; Classic and Connect raise different classes
-        return False

@@ -83,7 +83,7 @@ class Decision:
     @property
     def histogram(self) -> Histogram:
         """How often the keys occur, on both sides together."""
-        return reduce(add, (profile.histogram for profile in self.profiles))
+        return reduce(add, (profile.histogram for profile in self._known_profiles))
 
     @property
     def before(self) -> float:
@@ -137,7 +137,12 @@ class Decision:
 
     @property
     def _costs(self) -> JoinCosts:
-        return JoinCosts.of(self.profiles, self.request.how)
+        return JoinCosts.of(self._known_profiles, self.request.how)
+
+    @property
+    def _known_profiles(self) -> tuple[Profile, ...]:
+        require(bool(self.profiles), "no rows were looked at for this decision: with_keys() does, for predictions")
+        return self.profiles
 
 
 def decide(request: Request) -> Decision:

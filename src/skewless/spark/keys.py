@@ -42,8 +42,8 @@ class Keyed(NamedTuple):
 def keyed(df: DataFrame, keys: Sequence[Key]) -> Keyed:
     """Finds the columns of a key, given as PySpark's groupBy takes it.
 
-    keys: names of columns in any case, nested fields such as "a.b", Columns, or lists of these. A name that is exactly
-        that of a column is that column, even if it has a dot.
+    keys: names of columns in any case, nested fields such as "a.b", names with the alias of a DataFrame such as "t.a",
+        Columns, or lists of these. A name that is exactly that of a column is that column, even if it has a dot.
     """
     flat: list[str | Column] = []
     for key in keys:
@@ -53,15 +53,15 @@ def keyed(df: DataFrame, keys: Sequence[Key]) -> Keyed:
     if all(name is not None for name in plain):
         names = tuple(name for name in plain if name is not None)
         fields_of(df, names)
-        shown = tuple(str(key) for key in flat)
+        shown = tuple(_unquoted(str(key)) for key in flat)
         return Keyed(df, names, df, tuple(map(quoted, shown)), shown)
-    missing = [key for key, name in zip(flat, plain, strict=True) if name is None and _is_missing(columns, key)]
-    require(not missing, f"there is no column {', '.join(map(repr, missing))}; there are {', '.join(columns)}")
-    by = [key if name is None else quoted(str(key)) for key, name in zip(flat, plain, strict=True)]
+    by = [key if name is None else quoted(_unquoted(str(key))) for key, name in zip(flat, plain, strict=True)]
     values = [F.col(key) if isinstance(key, str) else key for key in by]
     try:
         shown = tuple(df.select(*values).columns)
     except AnalysisException as error:
+        missing = [key for key, name in zip(flat, plain, strict=True) if name is None and _is_missing(columns, key)]
+        require(not missing, f"there is no column {', '.join(map(repr, missing))}; there are {', '.join(columns)}")
         raise ValueError(f"Spark cannot group by {', '.join(map(str, flat))}: {error}") from error
     fresh = unused(df, *(f"key {number + 1}" for number in range(len(flat))))
     names = tuple(new if name is None else name for name, new in zip(plain, fresh, strict=True))
@@ -96,9 +96,10 @@ def _plain_column(df: DataFrame, columns: Sequence[str], key: str | Column) -> s
         return None
     if key in columns:
         return key
+    wanted = _unquoted(key)
     if is_on(df.sparkSession, "spark.sql.caseSensitive", "false"):
-        return None
-    alike = [name for name in columns if name.lower() == key.lower()]
+        return wanted if wanted in columns else None
+    alike = [name for name in columns if name.lower() == wanted.lower()]
     return alike[0] if len(alike) == 1 else None
 
 
@@ -172,6 +173,13 @@ def any_null(names: Sequence[str]) -> str:
 def quoted(name: str) -> str:
     """Quotes the name of a column for SQL and for methods that take names, where it is cheaper than a Column."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def _unquoted(key: str) -> str:
+    """Returns a name without the backticks around it, if it is a single name in backticks."""
+    inner = key[1:-1].replace("``", "")
+    is_quoted = len(key) > 2 and key[0] == key[-1] == "`" and "`" not in inner
+    return key[1:-1].replace("``", "`") if is_quoted else key
 
 
 def column(name: str) -> Column:

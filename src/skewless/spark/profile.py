@@ -10,7 +10,6 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyspark
 from numpy.typing import NDArray
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
@@ -19,7 +18,7 @@ from skewless.arguments import require, whole
 from skewless.histogram import Histogram
 from skewless.spark.keys import Key, Keyed, any_null, column, hashed, hashing, keyed, partition_of, unused
 from skewless.spark.plans import Reads, reads
-from skewless.spark.settings import shuffle_partitions
+from skewless.spark.settings import shuffle_partitions, spark_version
 from skewless.table import RoutingTable
 
 TRACKED = 65_536  # keys that Spark's sketch tracks
@@ -27,7 +26,7 @@ KEPT = 4096  # heaviest keys that a profile keeps
 ENOUGH = 250_000  # rows to plan by: the loads of 100 workers are then mostly known to 2 %
 ENOUGH_PER_WORKER = 5_000  # rows to plan by for few workers: loads are then mostly known to 1.4 %
 RARE = 5  # a key that occurs less often in a sample is there by chance, and counts as one of the tail
-EXACT_OBSERVATIONS = tuple(int(part) for part in pyspark.__version__.split(".")[:2]) >= (4, 3)
+EXACT_OBSERVATIONS = spark_version() >= (4, 3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +86,11 @@ class Profile:
         )
 
     def cost(self) -> str:
-        """Describes how many rows were looked at, and how long that took."""
+        """Describes how many rows were looked at, and how long that took.
+
+        >>> sl.profile(df, "user").cost()                                                        # doctest: +SKIP
+        'all rows measured in 0.4 s'
+        """
         rows = f"{round(self.rows * self.sample):,} rows, {self.sample:.2%} of all,"
         return f"{'all rows' if self.sample == 1 else rows} measured in {self.seconds:.1f} s"
 
@@ -241,8 +244,13 @@ class Watched:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The key's columns."""
-        return self.frame.names
+        """The names of the key's columns."""
+        return self.frame.shown
+
+    @property
+    def df(self) -> DataFrame:
+        """The rows as they were given."""
+        return self.frame.source
 
     def profile(self) -> Profile:
         """Returns the profile of the rows; waits for the first action that reads them all.

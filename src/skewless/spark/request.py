@@ -21,7 +21,8 @@ Verb = Literal[
     "repartition", "applyInPandas", "applyInArrow", "cogroup", "over", "agg", "collect_list", "ArrowAggregate", "join"
 ]
 
-BATCH_COSTS = (1.0, 1.0, 0.0)  # a batch has no state yet, so moves cost nothing
+# The `costs` of "auto": of a tuple, a fragment and a move. A batch has no state yet, so moves cost nothing.
+BATCH_COSTS = (1.0, 1.0, 0.0)
 _log = logging.getLogger("skewless")
 
 
@@ -146,7 +147,10 @@ def chosen(
     costs: the weights by which "auto" compares its candidates, see `Auto`.
     """
     if isinstance(partitioner, str):
-        partitioner = configured(partitioner, n_workers, split=split, costs=costs)
+        *_, arriving = costs
+        # Workers that are beside a key too heavy for any are levelled, too, where keys move at no cost.
+        even = not split and arriving == 0
+        partitioner = configured(partitioner, n_workers, split=split, costs=costs, even=even)
     whole_keys = split or not partitioner.splits_keys
     require(whole_keys, f"{partitioner.name} splits keys, but each is needed whole: {_KEEPS_WHOLE}")
     return partitioner

@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-from pyspark.sql import SparkSession
+import pyspark
+
+if TYPE_CHECKING:  # versions of pyspark that are too old, and refused because of that, may lack it
+    from pyspark.sql import SparkSession
 
 
-def is_on(spark: SparkSession, name: str, default: str) -> bool:
-    """Returns whether a setting is true; Spark accepts the word in any case."""
-    return str(spark.conf.get(name, default)).lower() == "true"
+def spark_version() -> tuple[int, int]:
+    """Returns the major and the minor version of the installed pyspark."""
+    major, minor = pyspark.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+def is_on(spark: SparkSession, name: str, default: str | None = None) -> bool:
+    """Returns whether a setting is true; Spark accepts the word in any case.
+
+    default: its value if it is not set; None: Spark's own default, or false if this version has no such setting.
+    """
+    if default is not None:
+        return str(spark.conf.get(name, default)).lower() == "true"
+    try:  # without a default of ours: Spark would return that instead of its own
+        return str(spark.conf.get(name)).lower() == "true"
+    except Exception:  # this version of Spark has no such setting; Classic and Connect raise different classes
+        return False
 
 
 def in_bytes(spark: SparkSession, name: str, default: int) -> int:

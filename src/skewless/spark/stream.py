@@ -80,7 +80,13 @@ class Stream:
         ...     count, "user string, n long", "n long"
         ... )
         """
-        settings = StateSettings(outputStructType, stateStructType, timeoutConf, initialState, in_pandas=False)
+        settings = StateSettings(
+            output=outputStructType,
+            state=stateStructType,
+            timeout=timeoutConf,
+            initial=initialState,
+            in_pandas=False,
+        )
         return state_job(self.rows, func, settings)
 
     def applyInPandasWithState(  # noqa: N802
@@ -102,7 +108,13 @@ class Stream:
         ...     count, "user string, n long", "n long"
         ... )
         """
-        settings = StateSettings(outputStructType, stateStructType, timeoutConf, initialState, in_pandas=True)
+        settings = StateSettings(
+            output=outputStructType,
+            state=stateStructType,
+            timeout=timeoutConf,
+            initial=initialState,
+            in_pandas=True,
+        )
         return state_job(self.rows, func, settings)
 
     def transformWithStateInPandas(  # noqa: N802

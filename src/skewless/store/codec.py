@@ -26,7 +26,7 @@ _SEPARATOR = ",\n"  # JSON never has a line feed within a value
 _in_lines = json.JSONEncoder(ensure_ascii=False, separators=(_SEPARATOR, ":"), check_circular=False).encode
 
 
-class _Form(NamedTuple):
+class _JsonForm(NamedTuple):
     """Functions that turn values of a type into JSON and back; None where values are JSON already."""
 
     out: Callable[[Any], Any] | None
@@ -45,7 +45,7 @@ class Codec:
     canonical: bool = False
 
     @cached_property
-    def _forms(self) -> list[_Form]:
+    def _forms(self) -> list[_JsonForm]:
         return [_form(field.type, self.canonical) for field in self.schema]
 
     def texts(self, rows: pa.StructArray | pa.Table) -> list[str | None]:
@@ -112,7 +112,7 @@ def _array(values: Sequence[Any], field: pa.Field) -> pa.Array:
         raise TypeError(f"field {field.name!r} must be of type {field.type}: {error}") from error
 
 
-def _texts(column: pa.Array, kind: pa.DataType, form: _Form) -> list[str]:
+def _texts(column: pa.Array, kind: pa.DataType, form: _JsonForm) -> list[str]:
     """Returns the text of each value."""
     values = column.to_pylist()
     if form.out is not None:
@@ -127,26 +127,26 @@ def _or_none(function: Callable[[Any], Any], value: Any) -> Any:
     return None if value is None else function(value)
 
 
-def _form(kind: pa.DataType, canonical: bool) -> _Form:
+def _form(kind: pa.DataType, canonical: bool) -> _JsonForm:
     types = pa.types
     if types.is_floating(kind):
         is_float16 = types.is_float16(kind)
         require(not is_float16, "states and keys cannot have halffloat fields, as Spark has no such type: use float")
-        return _Form((lambda value: value + 0.0) if canonical else None, None)
+        return _JsonForm((lambda value: value + 0.0) if canonical else None, None)
     if types.is_integer(kind) or types.is_boolean(kind) or types.is_null(kind):
-        return _Form(None, None)
+        return _JsonForm(None, None)
     if types.is_string(kind) or types.is_large_string(kind):
-        return _Form(None, None)
+        return _JsonForm(None, None)
     if types.is_binary(kind) or types.is_large_binary(kind):
-        return _Form(lambda value: value.decode("latin-1"), lambda value: value.encode("latin-1"))
+        return _JsonForm(lambda value: value.decode("latin-1"), lambda value: value.encode("latin-1"))
     if types.is_decimal(kind):
-        return _Form(str, Decimal)
+        return _JsonForm(str, Decimal)
     if types.is_date32(kind):
-        return _Form(lambda value: value.toordinal() - _DAY, lambda value: dt.date.fromordinal(value + _DAY))
+        return _JsonForm(lambda value: value.toordinal() - _DAY, lambda value: dt.date.fromordinal(value + _DAY))
     if types.is_timestamp(kind) and kind.unit == "us":
         return _timestamp(kind)
     if types.is_duration(kind) and kind.unit == "us":
-        return _Form(lambda value: value // _TICK, lambda value: value * _TICK)
+        return _JsonForm(lambda value: value // _TICK, lambda value: value * _TICK)
     if types.is_list(kind) or types.is_large_list(kind):
         return _list(_form(kind.value_type, canonical))
     if types.is_map(kind):
@@ -156,22 +156,22 @@ def _form(kind: pa.DataType, canonical: bool) -> _Form:
     raise ValueError(f"states and keys cannot have fields of type {kind}, as Spark has no such type")
 
 
-def _timestamp(kind: pa.DataType) -> _Form:
+def _timestamp(kind: pa.DataType) -> _JsonForm:
     zone = None if kind.tz is None else dt.UTC
     epoch = _EPOCH.replace(tzinfo=zone)
     require(kind.tz in (None, "UTC"), f"states and keys have timestamps in UTC or without a zone, not in {kind.tz}")
-    return _Form(lambda value: (value - epoch) // _TICK, lambda value: epoch + value * _TICK)
+    return _JsonForm(lambda value: (value - epoch) // _TICK, lambda value: epoch + value * _TICK)
 
 
-def _list(element: _Form) -> _Form:
+def _list(element: _JsonForm) -> _JsonForm:
     out, back = element
-    return _Form(
+    return _JsonForm(
         None if out is None else lambda values: [_or_none(out, value) for value in values],
         None if back is None else lambda values: [_or_none(back, value) for value in values],
     )
 
 
-def _map(kind: pa.DataType, canonical: bool) -> _Form:
+def _map(kind: pa.DataType, canonical: bool) -> _JsonForm:
     keys, items = _form(kind.key_type, canonical), _form(kind.item_type, canonical)
     key_out, item_out = keys.out or _same, items.out or _same
     key_back, item_back = keys.back or _same, items.back or _same
@@ -185,10 +185,10 @@ def _map(kind: pa.DataType, canonical: bool) -> _Form:
         values = [(key_back(key), _or_none(item_back, item)) for key, item in pairs]
         return dict(values) if as_dict else values
 
-    return _Form(out, back)
+    return _JsonForm(out, back)
 
 
-def _struct(kind: pa.DataType, canonical: bool) -> _Form:
+def _struct(kind: pa.DataType, canonical: bool) -> _JsonForm:
     fields = [(field.name, *_form(field.type, canonical)) for field in kind]
 
     def out(value: Any) -> list[Any]:
@@ -200,7 +200,7 @@ def _struct(kind: pa.DataType, canonical: bool) -> _Form:
             for (name, _, form_back), value in zip(fields, values, strict=True)
         }
 
-    return _Form(out, back)
+    return _JsonForm(out, back)
 
 
 def _same(value: Any) -> Any:

@@ -125,7 +125,12 @@ def alternating(n: int, keys: int, exponent: float, *, every: int, seed: int = 0
 
 
 class Edges(NamedTuple):
-    """The edges of a directed graph: edge i goes from source[i] to destination[i]."""
+    """The edges of a directed graph: edge i goes from source[i] to destination[i].
+
+    >>> edges = Edges(source=np.array([1, 1], np.uint64), destination=np.array([2, 3], np.uint64))
+    >>> edges.destination[edges.source == 1].tolist()
+    [2, 3]
+    """
 
     source: Keys
     destination: Keys

@@ -21,26 +21,31 @@ New: TypeAlias = Callable[[int], AnyPartitioner]  # n_workers -> a new partition
 
 @dataclass(frozen=True, eq=False)
 class Tuples:
-    """Keys with optional times."""
+    """Keys with optional times.
+
+    >>> first, second = Tuples(np.array([7, 7, 8], np.uint64)).parts(2)
+    >>> second.pairs(second.routed_by(Hash(2))).tolist(), second.part(slice(1, 2)).keys.tolist()
+    ([[7, 1], [8, 0]], [8])
+    """
 
     keys: Keys
     times: Times | None = None
 
     def part(self, which: slice) -> Tuples:
-        """Returns a slice of the tuples."""
+        """Returns the tuples in the slice `which`."""
         return Tuples(self.keys[which], None if self.times is None else self.times[which])
 
     def parts(self, number: int) -> list[Tuples]:
-        """Returns the tuples in this many parts of about equal size."""
+        """Returns the tuples in a number of parts of about equal size."""
         cuts = [self.keys.size * i // number for i in range(number + 1)]
         return [self.part(slice(start, end)) for start, end in pairwise(cuts)]
 
     def routed_by(self, partitioner: AnyPartitioner) -> Workers:
-        """Returns the worker of each tuple."""
+        """Returns the worker that a partitioner gives each tuple."""
         return partitioner.route(self.keys, self.times)
 
     def pairs(self, workers: Workers) -> NDArray[np.uint64]:
-        """Returns the distinct (key, worker) pairs."""
+        """Returns the distinct (key, worker) pairs, given the workers of the tuples."""
         return np.unique(np.column_stack((self.keys, workers.astype(np.uint64))), axis=0)
 
 
@@ -48,7 +53,12 @@ Law: TypeAlias = Callable[[New, int, Tuples], None]
 
 
 class LawBroken(AssertionError):
-    """Raised when a partitioner breaks a law of its contract; the message says how."""
+    """Raised when a partitioner breaks a law of its contract; the message says how.
+
+    >>> raise LawBroken("two equal partitioners decided differently")
+    Traceback (most recent call last):
+    skewless.testing.laws.LawBroken: two equal partitioners decided differently
+    """
 
 
 def _hold(condition: bool, breach: str) -> None:
@@ -112,9 +122,8 @@ def input_is_not_written_to(new: New, n_workers: int, tuples: Tuples) -> None:
     same = copy.times is None or tuples.times is None or np.array_equal(copy.times, tuples.times)
     _hold(same, "the times were changed")
     copy.keys.flags.writeable = False
-    _hold(
-        np.array_equal(copy.routed_by(_ready(new, n_workers, copy)), expected), "read-only keys were routed differently"
-    )
+    same = np.array_equal(copy.routed_by(_ready(new, n_workers, copy)), expected)
+    _hold(same, "read-only keys were routed differently")
 
 
 def restored_partitioner_continues(new: New, n_workers: int, tuples: Tuples) -> None:
@@ -260,10 +269,8 @@ def restore_checks_the_number_of_workers(new: New, n_workers: int, tuples: Tuple
     except ValueError:
         return
     workers = tuples.routed_by(restored)
-    _hold(
-        bool(np.all(workers < n_workers)),
-        f"restored from a snapshot of {n_workers + 1} workers, it routes to worker {n_workers}",
-    )
+    fits = bool(np.all(workers < n_workers))
+    _hold(fits, f"restored from a snapshot of {n_workers + 1} workers, it routes to worker {n_workers}")
 
 
 def memory_stays_within_its_bound(new: New, n_workers: int, tuples: Tuples) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from skewless.spark.streaming import checkpoint
 from skewless.spark.streaming.checkpoint import Checkpoint
+from tests.faults.harm import damage
 
 pytestmark = pytest.mark.compiled
 
@@ -21,7 +22,7 @@ def test_files_of_a_checkpoint_are_whole_or_refused(tmp_path: Path) -> None:
     (tmp_path / "skewless/a/2.json.tmp").write_text("half")
     assert files.numbered("a") == [1]
     path = tmp_path / "skewless/a/1.json"
-    path.write_bytes(path.read_bytes()[:-1])
+    damage(path, "cut", at=-1)
     with pytest.raises(OSError, match=r"a/1\.json is damaged"):
         files.read("a/1.json")
     files.forget("a", [1, 7], ".json")

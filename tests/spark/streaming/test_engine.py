@@ -120,7 +120,7 @@ def test_a_batch_whose_sink_fails_is_not_committed_and_runs_again(spark: SparkSe
 def test_a_batch_after_the_end_of_its_query_takes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """Spark may call once more when a query is stopped; nobody would unlock the checkpoint after it."""
     df, files = spark.range(10).selectExpr("id % 2 as k"), Checkpoint(str(tmp_path))
-    run = engine(tmp_path, lambda rows, batch: None)
+    run = engine(tmp_path, lambda *_: None)
     run(df, 0)
     run.end()
     with pytest.raises(RuntimeError, match="batch 1 came after the end of its query"):
@@ -136,7 +136,7 @@ def test_a_restart_with_a_fixed_number_of_workers_forgets_the_scale(
 ) -> None:
     df, files = spark.range(10).selectExpr("id % 2 as k"), Checkpoint(str(tmp_path))
     for batch, scaling in enumerate([Scaling(1000.0, (2, 4)), *2 * [Scaling(1000.0, limits)]]):
-        run = engine(tmp_path, lambda rows, batch: None)
+        run = engine(tmp_path, lambda *_: None)
         run.routing, run.scaling = StreamRouting(partitioner("level", 3 if batch else 2)), scaling
         run(df, batch)
         run.release()

@@ -132,7 +132,7 @@ def test_workers_are_rescaled_only_where_there_are_some(spark: SparkSession, tmp
     assert record["workers"] is None
     assert record["decision"].startswith("left to Spark")
     for parameters, reason in (
-        ({"n_workers": (2, 4)}, "follow its load"),
+        ({"n_workers": (2, 4)}, "follows the load"),
         ({"partitioner": RoutingTable.hashed(2)}, "fixed number of workers"),
     ):
         fixed = sl.stream(events, "k", time="ts", **parameters).window("10 seconds").agg(n=sl.count())

@@ -14,6 +14,7 @@ from skewless.spark.streaming.learner import TableLearner
 from skewless.spark.streaming.running import RunningQuery, StreamRouting
 from skewless.spark.streaming.sources import SourceLearner
 from skewless.spark.streaming.windows import WindowsState
+from tests.faults.harm import damage
 
 pytestmark = pytest.mark.compiled
 LEVEL = StreamRouting(partitioner("level", 2))
@@ -45,8 +46,8 @@ def test_a_record_that_is_missing_after_a_crash_is_written_again(tmp_path: Path)
 
 
 def test_an_error_at_the_start_unlocks_the_checkpoint(tmp_path: Path) -> None:
-    (tmp_path / "skewless/commits").mkdir(parents=True)
-    (tmp_path / "skewless/commits/0.json").write_text("damaged")
+    Commit(state=WindowsState(), scale=None, record={"batch": 0}).write(Checkpoint(str(tmp_path)), 0)
+    damage(tmp_path / "skewless/commits/0.json", "rubbish")
     with pytest.raises(OSError, match=r"commits/0\.json is damaged"):
         RunningQuery(str(tmp_path), LEVEL)
     Checkpoint(str(tmp_path)).lock().close()

@@ -19,7 +19,7 @@ import skewless.spark as sl
 from skewless import streams
 from skewless.spark.streaming import checkpoint
 from skewless.spark.streaming.checkpoint import Checkpoint
-from tests.faults.harm import damage
+from tests.faults.harm import blocked, damage, damaged
 from tests.spark.batches import BATCHES, BEGIN, batch_of, expected, output_of, read, run_to_end, write
 
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
@@ -106,7 +106,7 @@ def test_bad_streams_are_refused(spark: SparkSession, tmp_path: Path) -> None:
         with pytest.raises((ValueError, TypeError), match=re.escape(sentence)):
             call()
     commit = next((tmp_path / "checkpoint/skewless/commits").iterdir())
-    commit.write_text("damaged")
+    damage(commit, "rubbish")
     write(tmp_path / "in", BATCHES[1:2])
     with pytest.raises(Exception, match=r"commits/0\.json is damaged"):
         run_to_end(job, out, checkpoint)
@@ -144,14 +144,14 @@ def test_a_second_query_is_refused_where_there_are_no_locks(
             job.start(out, str(files))
         write(source, BATCHES[1:2])
         query.processAllAvailable()
-        (files / "skewless/owner").write_text("another one")
+        damage(files / "skewless/owner", "rubbish")  # as if another one had written its name
         write(source, BATCHES[2:3])
         with pytest.raises(Exception, match="another query is running on the checkpoint"):
             query.processAllAvailable()
     finally:
         query.stop()
     assert Checkpoint(str(files)).numbered("commits") == [0, 1]
-    (files / "skewless/owner").unlink()
+    damage(files / "skewless/owner", "missing")
     with pytest.raises(ValueError, match="is the checkpoint of another query"):
         sl.stream(events, "k", time="ts").window("20 seconds").agg(n=sl.count()).start(out, str(files))
     assert not (files / "skewless/owner").exists()
@@ -173,19 +173,10 @@ def test_errors_name_files_that_cannot_be_read_or_written_and_nothing_is_lost(
     write(source, BATCHES[2:4])
     panes = checkpoint / "skewless/panes"
     part = next(path for path in sorted(panes.glob("*/*.parquet"))[::-1] if path.stat().st_size)
-    whole = part.read_bytes()
-    damage(part, "cut")
-    checksum = part.with_name(f".{part.name}.crc")
-    checksum.unlink(missing_ok=True)  # else it is Hadoop that finds out
-    with pytest.raises(Exception, match=re.escape(part.name)):
+    with damaged(part, "cut"), pytest.raises(Exception, match=re.escape(part.name)):
         run_to_end(job, str(out), checkpoint)
-    part.write_bytes(whole)
-    kept = out.rename(tmp_path / "kept")
-    out.write_text("no directory")
-    with pytest.raises(Exception, match=re.escape(str(out))):
+    with blocked(out), pytest.raises(Exception, match=re.escape(str(out))):
         run_to_end(job, str(out), checkpoint)
-    out.unlink()
-    kept.rename(out)
     run_to_end(job, str(out), checkpoint)
     found = Counter(
         (window, key, n, tuple(sorted(values))) for window, key, n, values in output_of(spark, out).elements()

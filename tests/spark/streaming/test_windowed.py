@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 import skewless.spark as sl
 from skewless.spark.streaming.windows import Windows
-from tests.spark.batches import read, write
+from tests.spark.batches import BATCHES, read, write
 
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
 
@@ -50,3 +51,17 @@ def test_windows_of_many_panes_are_updated_where_that_is_exact(
     operator = stream.window("40 seconds", slide).agg(mode=mode, x=aggregate).operator
     assert isinstance(operator, Windows)
     assert operator.incremental == incremental
+
+
+def test_a_restart_with_the_key_as_another_kind_of_expression_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """States have the columns of the key under their names in the rows, which are others for expressions."""
+    stream, checkpoint = read(spark, write(tmp_path / "in", BATCHES[:1])), str(tmp_path / "checkpoint")
+
+    def start(key: Any) -> None:
+        job = sl.stream(stream, key, time="ts").window("10 seconds").agg(n=sl.count())
+        assert job.start(str(tmp_path / "out"), checkpoint, available_now=True).awaitTermination(300)
+
+    start("k")
+    with pytest.raises(ValueError, match="checkpoint of another query: key was struct<k:string>, and is"):
+        start(F.col("k"))
+    start("K")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -65,3 +66,20 @@ def test_python_aggregates_fit_their_schemas_or_say_why_not(spark: SparkSession)
     ):
         with pytest.raises(Exception, match=said):
             of(partial).collect()
+
+
+def test_aggregates_may_have_the_name_of_a_column_that_routes(spark: SparkSession) -> None:
+    df = skewed(spark, exponent=2.0)
+
+    def count(some: pa.Table) -> pa.Table:
+        return pa.table({"worker": [some.num_rows]})
+
+    def add(states: pa.Table) -> pa.Table:
+        return pa.table({"worker": [pc.sum(states["worker"]).as_py()]})
+
+    in_arrow = sl.ArrowAggregate(count, add, lambda state: state, "worker long", "worker long")
+    for partitioner in ("level", "kip"):  # splits keys, and does not
+        grouped = sl.group_by(df, "k", n_workers=6, partitioner=partitioner)
+        assert rows(grouped.agg(in_arrow)) == rows(df.groupBy("k").count())
+        collected = grouped.agg(worker=sl.collect_list("v")).select("k", F.size("worker"))
+        assert rows(collected) == rows(df.groupBy("k").count())

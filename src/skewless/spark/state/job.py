@@ -23,7 +23,7 @@ from skewless.spark.streaming.job import Job
 from skewless.spark.streaming.rows import KeyedRows
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StateSettings:
     """The parameters that functions with state have in common."""
 
@@ -69,4 +69,7 @@ def processor_job(
 ) -> Job:
     """Checks and resolves the parameters of `Stream.transformWithState`."""
     function = processing(processor, mode, arrow_schema(schema_of(output)), in_pandas)
-    return state_job(rows, function, StateSettings(output, function.state, function.timeout, initial, in_pandas))
+    settings = StateSettings(
+        output=output, state=function.state, timeout=function.timeout, initial=initial, in_pandas=in_pandas
+    )
+    return state_job(rows, function, settings)

@@ -102,7 +102,7 @@ class ListVariable(Variable, ListState):
         self._change(content)
 
 
-class _Entries(dict[Any, tuple[Any, Any]]):
+class _StoredMap(dict[Any, tuple[Any, Any]]):
     """The keys and values of a map as stored, by hashable keys."""
 
 
@@ -113,7 +113,7 @@ class MapVariable(Variable, MapState):
 
     def release(self) -> Any:
         content = super().release()
-        return list(content.values()) if isinstance(content, _Entries) else content
+        return list(content.values()) if isinstance(content, _StoredMap) else content
 
     def getValue(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:  # noqa: N802
         _, value = self._entries().get(_hashable(self._keys.to_store(key)), (None, None))
@@ -141,10 +141,10 @@ class MapVariable(Variable, MapState):
     def values(self) -> Iterator[tuple[Any, ...]]:
         return iter([tuple(self._values.to_user(value)) for _, value in self._entries().values()])
 
-    def _entries(self) -> _Entries:
+    def _entries(self) -> _StoredMap:
         content = self._current()
-        if not isinstance(content, _Entries):
-            content = self._content = _Entries((_hashable(key), (key, value)) for key, value in content or ())
+        if not isinstance(content, _StoredMap):
+            content = self._content = _StoredMap((_hashable(key), (key, value)) for key, value in content or ())
         return content
 
 

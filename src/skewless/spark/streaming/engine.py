@@ -135,7 +135,7 @@ class Engine:
         running.committed = number
         files.record(record)
         if running.learner is not None:
-            longest = max(result.record.get("loads") or [0])
+            longest = max(result.record.get("loads") or [0]) if result.exact else 0
             learned = Lesson(
                 histogram=result.histogram, sources=result.sources, longest=longest, seconds=worked - planned
             )

@@ -76,6 +76,7 @@ class Intervals:
     least: int  # negative: the right row may be before the left one
     most: int
     n_workers: int
+    problem: str = ""  # why hot keys may not be spread; empty if they may
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -113,7 +114,8 @@ class Intervals:
         histograms = _hottest(histogram(left)), _hottest(histogram(right))
         grids = self._grids(state.histograms or histograms)
         output = self._matches(batch, waiting, grids)
-        decision = "left to Spark: no key is hot enough" if grids is None else f"{grids.keys.size} hot keys on grids"
+        left_because = f"left to Spark: {self.problem or 'no key is hot enough'}"
+        decision = left_because if grids is None else f"{grids.keys.size} hot keys on grids"
         latest = _later(state.latest[0], left.get("latest")), _later(state.latest[1], right.get("latest"))
         after = IntervalState(
             latest=latest,
@@ -186,6 +188,8 @@ class Intervals:
         return rows.select("*", self.times[number].micros.alias(f"{side} time"))
 
     def _grids(self, histograms: tuple[Histogram, Histogram]) -> Grids | None:
+        if self.problem:
+            return None
         # Counts by `observe` may be too high after a failed attempt; they decide where rows go, not which pairs match.
         of_left, of_right = (Counted(side) for side in histograms)
         return gridded(JoinCosts.of((of_left, of_right), "inner"), "inner", self.n_workers)

@@ -134,9 +134,14 @@ class TableLearner:
             p.timed(old, self._previous, histogram, busiest=lesson.longest, seconds=lesson.seconds)
         self._previous = old
         table = replace(p.learn(histogram, seed=p.seed + batch), version=batch)
-        moved = _moved(old, table, histogram)
-        seconds = perf_counter() - began
-        return self._written(batch, Plan(table, _reason(p, table, histogram), moved, seconds, from_own_rows))
+        plan = Plan(
+            router=table,
+            reason=_reason(p, table, histogram),
+            moved=_moved(old, table, histogram),
+            seconds=perf_counter() - began,
+            from_own_rows=from_own_rows,
+        )
+        return self._written(batch, plan)
 
     def _written(self, batch: int, plan: Plan) -> Plan:
         """Saves a plan for a batch, with the partitioner's snapshot; returns the plan."""

@@ -52,6 +52,7 @@ class BatchResult(Generic[S]):
     record: dict[str, Any]
     histogram: Histogram | None = None  # of the keys, if it was asked for
     sources: Sources | None = None  # what sources have learned, where they routed the rows themselves
+    exact: bool = True  # False: the record may count rows of failed task attempts, too
 
 
 class Operator(Protocol[S]):

@@ -10,11 +10,11 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from skewless.partitioners.prompt import allocate
 from skewless.spark.exact import Pass, Sourced, Sources, passed
-from skewless.spark.keys import column, hashed, hashing, unused
+from skewless.spark.keys import column, hashed, unused
 from skewless.spark.profile import distinct, observed
-from skewless.spark.route import WORKER, routed, worker
+from skewless.spark.route import WORKER, routed
+from skewless.spark.streaming.fragments import sent_to_reducers
 from skewless.spark.streaming.panes import PANE, pane
 from skewless.spark.streaming.rows import StreamKey
 from skewless.spark.verbs.fold import Fold
@@ -66,7 +66,7 @@ class PaneAggregation:
         if router is None:
             return PaneStates(self._observed(self.fold.partial(rows, by, hidden), rows, seen), seen)
         n, loads = router.n_workers, Observation(f"loads {batch}")
-        (number,) = unused(rows, WORKER)
+        (number,) = unused(rows, WORKER, besides=self.schema.names)
         routing = passed(rows, self.key.columns, router, number) if isinstance(router, Sourced) else None
         sent = routed(rows, self.key.columns, router, number) if routing is None else routing.rows
         # The sketch counts exactly, since it may track twice as many items as there are.
@@ -78,9 +78,8 @@ class PaneAggregation:
         elif isinstance(router, Sourced):
             states = self.fold.merged(states.drop(number), by, self.schema)
         else:
-            reducer = worker(reducing(router), hashing(rows, self.key.columns))
-            states = states.drop(number).select("*", reducer.alias(number)).repartitionById(n, column(number))
-            states = self.fold.merged(states, [*by, number], self.schema).drop(number)
+            fragments = sent_to_reducers(states.drop(number), self.key.columns, router, number)
+            states = self.fold.merged(fragments, [*by, number], self.schema).drop(number)
         return PaneStates(states, seen, n, loads, routing)
 
     def _observed(self, states: DataFrame, rows: DataFrame, seen: Observation) -> DataFrame:
@@ -89,17 +88,3 @@ class PaneAggregation:
         facts = F.count(F.lit(1)).alias("fragments"), distinct(_HASH).alias("keys"), *bounds
         hashes = hashed(rows, self.key.columns).alias(_HASH)
         return states.select("*", hashes).observe(seen, *facts).drop(_HASH)
-
-
-def reducing(table: RoutingTable) -> RoutingTable:
-    """Returns the table by which fragments of split keys are sent to one worker: Prompt's bucket allocation.
-
-    Other keys do not move.
-    """
-    lengths = np.diff(table.starts)
-    split = lengths > 1
-    workers = table.main_workers(table.keys)
-    none = np.zeros(int(split.sum()), np.bool_)
-    workers[split] = allocate(table.keys[split], lengths[split].astype(np.float64), none, table.n_workers)
-    starts = np.arange(table.keys.size + 1, dtype=np.int64)
-    return table.with_hot_keys(table.keys, starts, workers, np.ones(table.keys.size))

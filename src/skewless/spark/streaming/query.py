@@ -125,10 +125,11 @@ class Query:
 
         >>> query.rescale(16)  # doctest: +SKIP
         """
-        router, follows_load = self._engine.routing.router, self._engine.scaling.follows_load
-        require(router is not None, "this query has no workers to rescale: its rows are left to Spark, or joined on grids")
-        require(not isinstance(router, RoutingTable), "a routing table has a fixed number of workers: start with another")
-        require(not follows_load, "the workers of this query follow its load: start it with one n_workers to rescale it")
+        router = self._engine.routing.router
+        is_fixed, follows_load = isinstance(router, RoutingTable), self._engine.scaling.follows_load
+        require(router is not None, "this query has no workers to rescale: Spark routes its rows, or a join its grids")
+        require(not is_fixed, "a routing table has a fixed number of workers: start the query with another table")
+        require(not follows_load, "the number of workers follows the load: start the query with one n_workers instead")
         self._files.write("rescale.json", {"n_workers": whole("n_workers", n_workers, 1)})
 
     def follow(self, timeout: float | None = None) -> None:

@@ -106,6 +106,8 @@ class KeyedRows:
         """Returns the same rows, routed as these parameters of `stream` say."""
         if isinstance(n_workers, tuple):
             require(len(n_workers) == 2, f"n_workers is a number, or (least, most), not {n_workers}")
+            is_fixed = isinstance(partitioner, RoutingTable)
+            require(not is_fixed, f"a routing table has a fixed number of workers: leave n_workers={n_workers} out")
             n_workers = whole("n_workers", n_workers[0], 1), whole("n_workers", n_workers[1], n_workers[0])
             check_workers(partitioner, None)  # an instance begins with its own number of workers, or the nearest limit
         else:

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from skewless.histogram import Histogram
 from skewless.spark.keys import column, fields_of, hashed, unused
-from skewless.spark.profile import frequencies, histogram, observed
+from skewless.spark.profile import EXACT_OBSERVATIONS, frequencies, histogram, observed
 from skewless.spark.streaming.background import Background
 from skewless.spark.streaming.checkpoint import Checkpoint
 from skewless.spark.streaming.operator import Batch, BatchResult
@@ -81,8 +81,10 @@ class Windows:
 
     def identity(self, df: DataFrame) -> dict[str, str]:
         window = f"{self.span.size:,} microseconds every {self.span.slide:,}"
+        key = self.key.schema(df).simpleString()
         return {
-            "key": self.key.schema(df).simpleString(),
+            # States are stored under the names of columns in the rows; those of added columns are not shown.
+            "key": f"{key} in {self.key.stored(df).simpleString()}" if self.key.added else key,
             "time": self.time.column,
             "window": window,
             "aggregate": self.fold.describe(),
@@ -131,6 +133,7 @@ class Windows:
             record=record,
             histogram=_histogram(counted, batch.portion) if batch.portion else None,
             sources=added.sources(),
+            exact=EXACT_OBSERVATIONS,
         )
 
     def forget(self, state: WindowsState, files: Checkpoint, background: Background[Any]) -> None:

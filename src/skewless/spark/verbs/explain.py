@@ -41,6 +41,9 @@ class Explanation:
         """Describes a decision. Runs a job that looks up the hottest keys, and one for a profile if it has none.
 
         decision: what `decide` returned.
+
+        >>> sl.Explanation.of(sl.explain(df, "user").decision).n_workers                         # doctest: +SKIP
+        64
         """
         decision = decision.with_keys()
         return cls(

@@ -93,12 +93,13 @@ class Grouped:
         routing = self._decided(operator)
         if routing is None:
             return rows.renamed(fold.direct(rows.df, rows.names, rows.added))
-        (name,) = unused(rows.df, WORKER)
+        state = fold.schema(rows.df)
+        (name,) = unused(rows.df, WORKER, besides=[*state.names, *fold.output(rows.df).names])
         sent = routed(rows.df, rows.names, routing, name)
         by, hidden = [*rows.names, name], [name, *rows.added]
         if not routing.splits_keys:
             return rows.renamed(fold.direct(sent, by, hidden).drop(name))
-        return rows.renamed(fold.concluded(fold.partial(sent, by, hidden), rows.names, fold.schema(rows.df)))
+        return rows.renamed(fold.concluded(fold.partial(sent, by, hidden), rows.names, state))
 
     @cached_property
     def rows(self) -> Keyed:

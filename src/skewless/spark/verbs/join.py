@@ -33,13 +33,16 @@ _NAMES = {
 }
 
 
-def sides(left: DataFrame, right: DataFrame, on: str | Sequence[Key], how: str) -> tuple[tuple[Keyed, Keyed], str]:
+def sides(left: DataFrame, right: DataFrame, on: Sequence[Key], how: str) -> tuple[tuple[Keyed, Keyed], str]:
     """Returns both sides with their key, and the kind of join in one word; refuses what cannot be joined."""
     kind = _NAMES.get(how.lower().replace("_", ""), "")
     require(bool(kind), f"how is one of {', '.join(get_args(How))}, not {how!r}")
-    of_left, of_right = (keyed(side, [on] if isinstance(on, str) else on) for side in (left, right))
+    of_left, of_right = (keyed(side, on) for side in (left, right))
     plain = not (of_left.added or of_right.added)
-    require(plain, f"a join takes names of columns that both sides have, not {on!r}: select such columns first")
+    require(
+        plain,
+        f"a join takes names of columns that both sides have, not {', '.join(map(str, on))}: select such columns first",
+    )
     if of_left.names != of_right.names:  # they differ in case
         same = dict(zip(of_right.names, of_left.names, strict=True))
         of_right = keyed(right.withColumnsRenamed(same), of_left.names)
@@ -72,7 +75,7 @@ def join(
 
     >>> sl.join(orders, customers, "customer_id", how="left")                                    # doctest: +SKIP
     """
-    frames, kind = sides(left, right, on, how)
+    frames, kind = sides(left, right, [on], how)
     request = Request("join", frames, partitioner, n_workers, how=kind)
     grids = decide(request).grids
     if grids is None:
