@@ -24,7 +24,7 @@ def test_acknowledged_lines_are_on_disk_and_a_cut_off_frame_is_dropped(tmp_path:
             assert [frame.notes["tally"] for frame in frames(tmp_path, receiver.end)] == [*range(1, number + 1)]
     (file,) = tmp_path.glob("*.log")
     size = file.stat().st_size
-    last = frames(tmp_path, size)[-1].address
+    last = frames(tmp_path, size)[-1].offset
     for cut in (*range(last, size, 17), size - 1):
         content = file.read_bytes()
         os.truncate(file, cut)

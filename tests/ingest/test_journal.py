@@ -19,7 +19,7 @@ def test_damage_names_the_file(tmp_path: Path) -> None:
     with closing(listening(tmp_path)) as receiver:
         for number in range(3):
             send([f"line {number}"], receiver.address, name=f"s{number}")
-        middle = frames(tmp_path, receiver.end)[1].address
+        middle = frames(tmp_path, receiver.end)[1].offset
         end = receiver.latest(0, None)
         (file,) = tmp_path.glob("*.log")
         damage(file, "flipped", at=middle + 30)

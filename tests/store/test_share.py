@@ -28,7 +28,7 @@ def test_shares_are_sets_of_keys(data: st.DataObject) -> None:
     assert set(owned(one.within(other), keys)) == mine[0] & others
     assert one.without(one).is_empty
     assert set(owned(Share.from_json(one.to_json()), keys)) == mine[0]
-    assert [owned(Share.whole(some), keys) for some in (True, False)] == [keys, []]
+    assert [owned(share, keys) for share in (Share.whole(), Share.empty())] == [keys, []]
 
 
 def test_a_split_key_has_no_share() -> None:

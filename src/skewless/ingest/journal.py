@@ -24,14 +24,14 @@ _HEAD = Struct("<III")  # length of the notes, length of the content, checksum o
 class Frame(NamedTuple):
     """The unit of an append: a frame is in the log completely or not at all."""
 
-    address: int
-    end: int  # the address of the next frame
+    offset: int
+    end: int  # the offset of the next frame
     notes: dict[str, Any]  # JSON
     content: memoryview
 
 
 class JournalReader:
-    """Reads the files of a log. The address of a frame is its offset among all bytes ever written."""
+    """Reads the files of a log. An offset counts all bytes ever written to the log."""
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
@@ -39,18 +39,18 @@ class JournalReader:
         self._files: dict[int, BinaryIO] = {}
 
     def path(self, base: int) -> Path:
-        """Returns the path of the file whose first byte has this address."""
+        """Returns the path of the file whose first byte has this offset."""
         return self.directory / f"{base:020d}.log"
 
-    def frame(self, address: int) -> Frame:
-        """Returns the frame at this address; raises ValueError if its checksum does not match."""
-        frame = self._read(address)
+    def frame(self, offset: int) -> Frame:
+        """Returns the frame at this offset; raises ValueError if its checksum does not match."""
+        frame = self._read(offset)
         if isinstance(frame, Frame):
             return frame
-        raise self._damage(address)
+        raise self._damage(offset)
 
     def frames(self, start: int, end: int) -> Iterator[Frame]:
-        """Yields those frames between two addresses that hold records."""
+        """Yields those frames between two offsets that hold records."""
         while start < end:
             frame = self.frame(start)
             if "rows" in frame.notes:
@@ -59,14 +59,14 @@ class JournalReader:
 
     def intact(self, base: int) -> Iterator[Frame]:
         """Yields the frames of a file up to the first that a crash cut off; only the last one can be cut off."""
-        address, end = base, base + self.path(base).stat().st_size
-        while address < end:
-            frame = self._read(address)
+        offset, end = base, base + self.path(base).stat().st_size
+        while offset < end:
+            frame = self._read(offset)
             if isinstance(frame, Frame):
                 yield frame
-                address = frame.end
+                offset = frame.end
             elif frame < end:
-                raise self._damage(address)
+                raise self._damage(offset)
             else:
                 return
 
@@ -76,9 +76,9 @@ class JournalReader:
     def __exit__(self, *raised: object) -> None:
         self.close()
 
-    def _damage(self, address: int) -> ValueError:
-        base = self._base(address)
-        return ValueError(f"{self.path(base)} is damaged at byte {address - base}")
+    def _damage(self, offset: int) -> ValueError:
+        base = self._base(offset)
+        return ValueError(f"{self.path(base)} is damaged at byte {offset - base}")
 
     def close(self) -> None:
         """Closes the files."""
@@ -86,34 +86,34 @@ class JournalReader:
             file.close()
         self._files.clear()
 
-    def _base(self, address: int) -> int:
-        index = bisect_right(self.bases, address) - 1
+    def _base(self, offset: int) -> int:
+        index = bisect_right(self.bases, offset) - 1
         begin = f"begins at {self.bases[0]}" if self.bases else "is empty"
-        require(index >= 0, f"the log in {self.directory} {begin}: address {address} has been deleted")
+        require(index >= 0, f"the log in {self.directory} {begin}: offset {offset} has been deleted")
         return self.bases[index]
 
-    def _read(self, address: int) -> Frame | int:
-        """Returns the frame at an address; if it is incomplete, the address at which it should end."""
-        base = self._base(address)
+    def _read(self, offset: int) -> Frame | int:
+        """Returns the frame at an offset; if it is incomplete, the offset at which it should end."""
+        base = self._base(offset)
         if base not in self._files:
             self._files[base] = self.path(base).open("rb")
         file = self._files[base]
-        file.seek(address - base)
+        file.seek(offset - base)
         head = file.read(_HEAD.size)
         if len(head) < _HEAD.size:
-            return address + _HEAD.size
+            return offset + _HEAD.size
         n_notes, n_content, checksum = _HEAD.unpack(head)
-        end: int = address + _HEAD.size + n_notes + n_content
+        end: int = offset + _HEAD.size + n_notes + n_content
         body = file.read(n_notes + n_content)
         if len(body) < n_notes + n_content or crc32(body) != checksum:
             return end
-        return Frame(address, end, json.loads(body[:n_notes]), memoryview(body)[n_notes:])
+        return Frame(offset, end, json.loads(body[:n_notes]), memoryview(body)[n_notes:])
 
 
 class Journal(JournalReader):
     """A log that one process at a time may write to.
 
-    The log is a sequence of files, each named by the address of its first byte. A file is a sequence of frames: lengths
+    The log is a sequence of files, each named by the offset of its first byte. A file is a sequence of frames: lengths
     and checksum, notes (JSON) and content (bytes). The first frame of a file describes the records and counts those of
     each sender so far, so that older files can be deleted. A frame is on disk before `append` returns. A last frame
     that a crash cut off is dropped when the log is opened again; any other damage is an error that names the file.
@@ -142,32 +142,32 @@ class Journal(JournalReader):
 
     @property
     def begin(self) -> int:
-        """The address of the first byte that has not been deleted."""
+        """The offset of the first byte that has not been deleted."""
         return self.bases[0]
 
-    def skip_description(self, address: int) -> int:
-        """Returns the address, or the next one if it is that of the first frame of a file, which holds no records."""
-        return self.frame(address).end if address in self.bases else address
+    def skip_description(self, offset: int) -> int:
+        """Returns the offset, or the next one if it is that of the first frame of a file, which holds no records."""
+        return self.frame(offset).end if offset in self.bases else offset
 
     def append(self, content: bytes, rows: int, now: int, sender: str, tally: int) -> int:
-        """Appends records of a sender and returns their address.
+        """Appends records of a sender and returns their offset.
 
         rows: the number of records.
         now: their time, in ms.
         tally: the number of records of this sender so far, these included.
         """
         require(not self.broken, self.broken)
-        address = self.end
+        offset = self.end
         notes = {"rows": rows, "time": now, "sender": sender, "tally": tally}
         self._write(notes, content)
         self.tallies[sender] = tally
         if self.end - self.bases[-1] >= FILE_BYTES:
             self._start_file()
-        return address
+        return offset
 
-    def delete_before(self, address: int) -> None:
-        """Deletes the files that end at or before this address."""
-        while len(self.bases) > 1 and self.bases[1] <= address:
+    def delete_before(self, offset: int) -> None:
+        """Deletes the files that end at or before this offset."""
+        while len(self.bases) > 1 and self.bases[1] <= offset:
             base = self.bases.pop(0)
             if base in self._files:
                 self._files.pop(base).close()

@@ -27,21 +27,21 @@ NAME_BYTES = 200  # longest name of a sender
 
 @dataclass
 class IncomingBatch:
-    """A batch that is still arriving: the addresses of its frames, and Prompt's accumulator of its keys."""
+    """A batch that is still arriving: the offsets of its frames, and Prompt's accumulator of its keys."""
 
     start: int
     end: int
     accumulator: Accumulator  # its interval starts at 0, with the first frame
-    addresses: list[int] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     times: list[int] = field(default_factory=list)  # in ms
     rows: int = 0
     is_full: bool = False  # later rows belong to the next batch
     released: Accumulated | None = None
 
-    def add(self, address: int, end: int, now: int, keys: Keys) -> None:
+    def add(self, offset: int, end: int, now: int, keys: Keys) -> None:
         """Adds the rows of a frame."""
-        self.addresses.append(address)
+        self.offsets.append(offset)
         self.counts.append(keys.size)
         self.times.append(now)
         # A batch may take longer than expected, and the system clock may be set back.
@@ -76,7 +76,7 @@ class Receiver:
     the log ends after either side crashed: no line is lost or doubled. A line that cannot be parsed is answered with
     an error message, and the connection is closed.
 
-    Offsets are addresses in the log, so that a batch can be read again. Prompt's accumulator sorts the keys of the
+    Batches end at offsets in the log, so that a batch can be read again. Prompt's accumulator sorts the keys of the
     incoming batch (algorithm 1) until Spark asks for it; algorithm 2 divides it into blocks. After a crash, a batch is
     accumulated again from the log.
 
@@ -96,7 +96,7 @@ class Receiver:
         self._journal = Journal(directory, holds)
         self._changed = Condition()
         self._closed = False
-        self._done = self._journal.begin  # batches before this address are finished
+        self._done = self._journal.begin  # batches before this offset are finished
         self._target: int | None = None
         self._last_batch: IncomingBatch | None = None
         end = self._journal.end
@@ -117,23 +117,23 @@ class Receiver:
 
     @property
     def begin(self) -> int:
-        """The first address in the log."""
+        """The first offset in the log."""
         return self._journal.begin
 
     @property
     def end(self) -> int:
-        """The address after the last record in the log."""
+        """The offset after the last record in the log."""
         return self._journal.end
 
     def stop_at(self, target: int) -> None:
-        """Ends all batches at or before this address."""
+        """Ends all batches at or before this offset."""
         self._target = target
 
     def latest(self, start: int, most: int | None) -> int:
         """Returns where the batch that begins at `start` ends, with at most `most` rows; earlier batches are done."""
         with self._changed:
             require(not self._journal.broken, self._journal.broken)
-            self._check_addresses(start)
+            self._check_offsets(start)
             end = self._journal.end
             self._done = max(self._done, start)
             self._changed.notify_all()
@@ -141,12 +141,12 @@ class Receiver:
             batch_end = self._end_of_batch(first, end, most)
             return batch_end if batch_end > first else start
 
-    def _check_addresses(self, *addresses: int) -> None:
-        """Refuses addresses that are not in the log, such as those of another checkpoint."""
+    def _check_offsets(self, *offsets: int) -> None:
+        """Refuses offsets that are not in the log, such as those of another checkpoint."""
         begin, end = self._journal.begin, self._journal.end
-        for address in addresses:
-            outside = f"the log in {self._journal.directory} has addresses from {begin} to {end}, not {address}"
-            require(begin <= address <= end, f"{outside}: it is not the log of this checkpoint, which needs its own")
+        for offset in offsets:
+            outside = f"the log in {self._journal.directory} has offsets from {begin} to {end}, not {offset}"
+            require(begin <= offset <= end, f"{outside}: it is not the log of this checkpoint, which needs its own")
 
     def _end_of_batch(self, start: int, end: int, most: int | None) -> int:
         """Returns where the batch that begins at `start` ends, and accumulates later rows in a new one.
@@ -179,13 +179,13 @@ class Receiver:
         return end
 
     def blocks(self, start: int, end: int, n_workers: int) -> list[Block]:
-        """Returns the batch between two addresses as blocks of equal size that split few keys."""
-        self._check_addresses(start, end)
+        """Returns the batch between two offsets as blocks of equal size that split few keys."""
+        self._check_offsets(start, end)
         batch = self._last_batch
         if batch is None or (batch.start, batch.end) != (self._journal.skip_description(start), end):
             batch = self._replay(start, end)
         counts = np.array(batch.counts, np.int64)
-        addresses = np.array(batch.addresses, np.int64)
+        offsets = np.array(batch.offsets, np.int64)
         starts = np.cumsum(counts) - counts
         workers = divided(batch.release(), n_workers)
         by_block = np.split(np.argsort(workers, kind="stable"), np.cumsum(np.bincount(workers))[:-1])
@@ -196,7 +196,7 @@ class Receiver:
                 used, n_used = np.unique(frame, return_counts=True)
                 rows = (tuples - starts[frame]).astype(np.int32)
                 directory = str(self._journal.directory)
-                blocks.append(Block(directory=directory, addresses=addresses[used], counts=n_used, rows=rows))
+                blocks.append(Block(directory=directory, offsets=offsets[used], counts=n_used, rows=rows))
         return blocks
 
     def _replay(self, start: int, end: int) -> IncomingBatch:
@@ -208,14 +208,14 @@ class Receiver:
         batch = IncomingBatch(start, end, _accumulator(rows, rows // 10, times))
         for frame in frames:
             keys = self.lines.keys(decode(frame.content, self.lines.schema))
-            batch.add(frame.address, end, frame.notes["time"], keys)
+            batch.add(frame.offset, end, frame.notes["time"], keys)
         return batch
 
-    def delete_before(self, address: int) -> None:
-        """Deletes the files of the log that end at or before this address: their batches are done."""
+    def delete_before(self, offset: int) -> None:
+        """Deletes the files of the log that end at or before this offset: their batches are done."""
         with self._changed:
-            self._done = max(self._done, address)
-            self._journal.delete_before(address)
+            self._done = max(self._done, offset)
+            self._journal.delete_before(offset)
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -320,18 +320,18 @@ class Receiver:
                         return
                     logged = self._journal.tallies.get(name, 0) + piece.num_rows
                     now = time.time_ns() // 1_000_000
-                    address = self._journal.append(content, piece.num_rows, now, name, logged)
-                    self._accumulate(address, now, keys)
+                    offset = self._journal.append(content, piece.num_rows, now, name, logged)
+                    self._accumulate(offset, now, keys)
                 connection.sendall(b"%d\n" % logged)
         if reason:
             with self._changed:
                 number = self._journal.tallies.get(name, 0) + 1
             raise ValueError(f"line {number} cannot be read: {reason}")
 
-    def _accumulate(self, address: int, now: int, keys: Keys) -> None:
+    def _accumulate(self, offset: int, now: int, keys: Keys) -> None:
         """Adds logged rows to the incoming batch, unless it is full."""
         batch = self._incoming
         if self.most_rows is not None and batch.rows + keys.size > self.most_rows:
             batch.is_full = True
         if not batch.is_full:
-            batch.add(address, self._journal.end, now, keys)
+            batch.add(offset, self._journal.end, now, keys)

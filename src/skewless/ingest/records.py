@@ -21,10 +21,10 @@ MOST_ROWS = 10_000  # rows of a frame, and of a record batch that is read back
 
 
 class Block(NamedTuple):
-    """Selects rows of the log: of the frame at addresses[i], the next counts[i] row numbers of `rows`."""
+    """Selects rows of the log: of the frame at offsets[i], the next counts[i] row numbers of `rows`."""
 
     directory: str
-    addresses: NDArray[np.int64]
+    offsets: NDArray[np.int64]
     counts: NDArray[np.int64]
     rows: NDArray[np.int32]
 
@@ -34,8 +34,8 @@ def read_block(block: Block, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     pieces = np.split(block.rows, np.cumsum(block.counts)[:-1])
     pending, n_pending = list[pa.RecordBatch](), 0
     with JournalReader(block.directory) as journal:
-        for address, rows in zip(block.addresses.tolist(), pieces, strict=True):
-            pending.append(decode(journal.frame(address).content, schema).take(pa.array(rows)))
+        for offset, rows in zip(block.offsets.tolist(), pieces, strict=True):
+            pending.append(decode(journal.frame(offset).content, schema).take(pa.array(rows)))
             n_pending += rows.size
             if n_pending >= MOST_ROWS:
                 yield from pa.Table.from_batches(pending, schema).combine_chunks().to_batches()

@@ -114,10 +114,15 @@ def hottest(frames: Sequence[Keyed], histogram: Histogram, most: int) -> list[Ho
         hash_of = hashed(frame.df, frame.names).alias(name)
         rows = frame.df.select(*map(column, frame.names), hash_of, partition)
         matches.append(rows.where(column(name).isin(hashes)).dropDuplicates([name]))
-    keys = {row[-2]: row for row in reduce(DataFrame.unionAll, matches).collect()}
-    counts = zip(histogram.keys[:most].tolist(), hashes, histogram.counts[:most].astype(int).tolist(), strict=True)
+    found = {}
+    for row in reduce(DataFrame.unionAll, matches).collect():
+        *values, hash_of_row, partition_of_row = row
+        found[hash_of_row] = tuple(values), partition_of_row
+    counts = histogram.counts[:most].astype(int).tolist()
     return [
-        HotKey(key, tuple(keys[signed][:-2]), rows, keys[signed][-1]) for key, signed, rows in counts if signed in keys
+        HotKey(hash=key, values=found[signed][0], rows=rows, partition=found[signed][1])
+        for key, signed, rows in zip(histogram.keys[:most].tolist(), hashes, counts, strict=True)
+        if signed in found
     ]
 
 

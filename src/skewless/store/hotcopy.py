@@ -161,7 +161,7 @@ class HotCopy:
             segments = self.manifest.since(int(version), str(token)) if version is not None else None
             if segments is None or boot != _boot_id() or meta.get("types") != self.store.types:
                 self._db.execute("delete from state")
-                segments, old_share, self._bulk = (), Share.whole(False), None
+                segments, old_share, self._bulk = (), Share.empty(), None
             else:
                 old_share, bulk = Share.from_json(str(meta["share"])), meta.get("bulk")
                 self._bulk = Bulk.from_json(bulk, self.path).within(self.share) if bulk else None

@@ -44,9 +44,14 @@ class Share:
         return cls(table.hosts == worker, hot[order], (table.workers == worker)[order])
 
     @classmethod
-    def whole(cls, all_keys: bool = True) -> Self:
-        """Returns the share of all keys, or of none."""
-        return cls(np.array([all_keys]), np.empty(0, np.uint64), np.empty(0, np.bool_))
+    def whole(cls) -> Self:
+        """Returns the share of all keys."""
+        return cls(np.array([True]), np.empty(0, np.uint64), np.empty(0, np.bool_))
+
+    @classmethod
+    def empty(cls) -> Self:
+        """Returns the share of no keys."""
+        return cls(np.array([False]), np.empty(0, np.uint64), np.empty(0, np.bool_))
 
     def has(self, positions: Positions) -> NDArray[np.bool_]:
         """Returns which of these positions are in the share."""

@@ -13,8 +13,8 @@ pytestmark = pytest.mark.compiled
 def test_every_pane_is_in_the_windows_that_it_says(size: int, slide: int) -> None:
     span = Span(size, slide)
     starts = range(-40 * slide, 100 * slide, slide)
-    for pane in range(-3 * size // span.pane * span.pane, 4 * size, span.pane):
-        having = [start for start in starts if start <= pane and pane + span.pane <= start + size]
+    for pane in range(-3 * size // span.pane_size * span.pane_size, 4 * size, span.pane_size):
+        having = [start for start in starts if start <= pane and pane + span.pane_size <= start + size]
         assert (span.first(pane), span.last(pane)) == (having[0], having[-1])
     for watermark in range(-20, 200):
         assert span.first_open(watermark) == next(start for start in starts if start + size > watermark)

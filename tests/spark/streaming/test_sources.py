@@ -20,7 +20,9 @@ pytestmark = pytest.mark.compiled
 def test_sources_agree_between_batches_and_go_on_after_a_crash(tmp_path: Path) -> None:
     files, p = Checkpoint(str(tmp_path)), skewless.partitioner("dalton", 4)
     learner = SourceLearner(files, p)
-    first = learner.plan(0, 4).router
+    plan = learner.plan(0, 4)
+    assert plan.reason == "dalton: new sources route each row"
+    first = plan.router
     assert isinstance(first, Sourced)
     assert first.sources == Sources()
     left = {}
@@ -29,7 +31,9 @@ def test_sources_agree_between_batches_and_go_on_after_a_crash(tmp_path: Path) -
         source.route(streams.zipf(5_000, 100, 1.5, seed=number))
         left[number] = skewless.arrays.to_bytes(source.snapshot())
     learner.learn(0, Lesson(sources=Sources(None, left), seconds=1.0))
-    after = learner.plan(1, 4).router
+    plan = learner.plan(1, 4)
+    assert plan.reason == "dalton: 2 sources route each row; they agreed after the last batch"
+    after = plan.router
     assert isinstance(after, Sourced)
     assert after.sources.policy is not None
     assert set(after.sources.snapshots) == {0, 1}

@@ -33,7 +33,7 @@ def test_sources_route_each_row_and_agree_between_batches(spark: SparkSession, t
     )
     query = run_to_end(job.window("10 seconds").agg(s=sl.sum("v")), str(tmp_path / "out"), tmp_path / "checkpoint")
     assert output_of(spark, tmp_path / "out") == expected(spark, batches, 10, 10, s=F.sum("v"))
-    assert query.recent()[-1]["decision"] == f"{name}: 1 sources route each row; they agreed 0 batches ago"
+    assert query.recent()[-1]["decision"] == f"{name}: 1 source routes each row; they agreed after the last batch"
     assert len(list((tmp_path / "checkpoint/skewless/sources").iterdir())) <= 2
 
 

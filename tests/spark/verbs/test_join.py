@@ -51,7 +51,7 @@ def test_joins_are_those_of_spark(spark: SparkSession, unbroadcast: None, hot: s
     """Keys of two columns that only one side has, hot ones too; NULLs on both; names of our own that users have."""
     left, right = (
         side(spark, keys, 5 if hot == "few" else 80, name, seed)
-        for seed, (keys, name) in enumerate(zip(HOT[hot], ("worker", "left_ghost"), strict=True))
+        for seed, (keys, name) in enumerate(zip(HOT[hot], ("worker", "left_matches"), strict=True))
     )
     ours, plain = sl.join(left, right, ["k", "j"], how, n_workers=6), left.join(right, ["k", "j"], how)
     assert ours.columns == plain.columns

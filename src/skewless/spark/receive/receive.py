@@ -56,7 +56,9 @@ def receive(
     """
     try:
         from skewless.spark.receive.source import ReceiverSource
-    except ModuleNotFoundError:
+    except ModuleNotFoundError as missing:
+        if not str(missing.name).startswith("pyspark"):
+            raise
         raise ImportError(f"receive needs pyspark 4.2 or newer, not {pyspark.__version__}") from None
     options = {
         "log": str(Path(log).absolute()),

@@ -1,4 +1,4 @@
-"""The receiver as a Python data source of Spark: offsets are addresses in its log, partitions are its blocks."""
+"""The receiver as a Python data source of Spark: offsets are those of its log, partitions are its blocks."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from pyspark.sql.types import StructType
 
 from skewless.ingest.receiver import Receiver
 from skewless.ingest.records import Block, LineFormat, read_block
+
+OFFSET = "address"  # the name that an offset in the log has in Spark's checkpoint
 
 
 class ReceiverSource(DataSource):
@@ -58,7 +60,7 @@ class ReceiverReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._receiver
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        return {"address": self.receiver.begin}
+        return {OFFSET: self.receiver.begin}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadAllAvailable() if self.most_rows is None else ReadMaxRows(self.most_rows)
@@ -68,13 +70,13 @@ class ReceiverReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return {"address": self.receiver.latest(start["address"], most)}
+        return {OFFSET: self.receiver.latest(start[OFFSET], most)}
 
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802
-        return {"address": self.receiver.end}
+        return {OFFSET: self.receiver.end}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        blocks = self.receiver.blocks(start["address"], end["address"], self.n_workers)
+        blocks = self.receiver.blocks(start[OFFSET], end[OFFSET], self.n_workers)
         return [InputPartition(block) for block in blocks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -82,7 +84,7 @@ class ReceiverReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_block(block, self.lines.schema)
 
     def commit(self, end: dict[str, int]) -> None:
-        self.receiver.delete_before(end["address"])
+        self.receiver.delete_before(end[OFFSET])
 
     def stop(self) -> None:
         if self._receiver is not None:

@@ -33,13 +33,13 @@ class Span:
     slide: int
 
     @property
-    def pane(self) -> int:
+    def pane_size(self) -> int:
         """The length of a pane."""
         return gcd(self.size, self.slide)
 
     def first(self, pane: int) -> int:
         """Returns the first window that contains a pane."""
-        earliest = pane + self.pane - self.size
+        earliest = pane + self.pane_size - self.size
         return earliest + -earliest % self.slide
 
     def last(self, pane: int) -> int:
@@ -52,11 +52,11 @@ class Span:
 
     def pane_of(self, time: Column) -> Column:
         """Returns the pane that a time is in."""
-        return time - F.pmod(time, F.lit(self.pane))
+        return time - F.pmod(time, F.lit(self.pane_size))
 
     def windows_of(self, pane: Column) -> tuple[Column, Column]:
         """Returns the first and the last window that contain a pane."""
-        earliest = pane + (self.pane - self.size)
+        earliest = pane + (self.pane_size - self.size)
         return earliest + F.pmod(-earliest, F.lit(self.slide)), pane - F.pmod(pane, F.lit(self.slide))
 
     def spread(self, states: DataFrame, first: Column, last: Column) -> DataFrame:

@@ -51,8 +51,10 @@ class SourceLearner:
             self._partitioner = self._partitioner.resized(n_workers)
             self._saved = self._written(batch, SavedSources(owner=described(self._partitioner)))
         sources = self._saved.sources
-        count = len(sources.snapshots)
-        reason = f"{self.name}: {count} sources route each row; they agreed {self._saved.since} batches ago"
+        count, since = len(sources.snapshots), self._saved.since
+        routing = "1 source routes" if count == 1 else f"{count or 'new'} sources route"
+        when = f"{since} batches ago" if since else "after the last batch"
+        reason = f"{self.name}: {routing} each row" + (f"; they agreed {when}" if count else "")
         return Plan(Sourced(self._partitioner, sources), reason, 0.0, self._seconds)
 
     def replan(self, batch: int, lesson: Lesson) -> Plan:

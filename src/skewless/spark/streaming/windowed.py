@@ -41,7 +41,7 @@ class Windowed:
         taken = "window" in (*rows.keys, *rows.key.shown, *aggregates)
         require(not taken, "window is the name of a column of the result: rename the key or aggregate of this name")
         fold = fold_of(tuple({*rows.keys, *rows.key.shown}), in_arrow, aggregates)
-        panes = self.span.size // self.span.pane
+        panes = self.span.size // self.span.pane_size
         incremental = mode == "append" and panes >= SLIDES and fold.invertible(fold.schema(rows.df))
         assert rows.time is not None
         windows = Windows(

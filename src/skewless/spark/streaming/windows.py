@@ -198,7 +198,7 @@ class Windows:
         since, until = self.span.windows_of(pane())
         windows = F.greatest(since, first), F.least(until, last)
         # Starting from the last window pays only for few new windows: at most half as many as a window has panes.
-        few = 2 * (end - soonest) * self.span.pane <= self.span.size * self.span.slide
+        few = 2 * (end - soonest) * self.span.pane_size <= self.span.size * self.span.slide
         if not self.incremental:
             return self._results(self.span.spread(store.panes(panes), *windows), store), None
         if running is None or not few:

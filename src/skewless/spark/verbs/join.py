@@ -85,26 +85,26 @@ def join(
 
 def joined(left: DataFrame, right: DataFrame, names: tuple[str, ...], kind: str, grids: Grids) -> DataFrame:
     """Sends the rows of both sides to the workers where their keys meet, and joins them there."""
-    name, *ghosts = unused(left.join(right, list(names), "inner"), WORKER, "left_ghost", "right_ghost")
+    name, *marks = unused(left.join(right, list(names), "inner"), WORKER, "left_matches", "right_matches")
     if grids.distinct:
         right = _without_repeats(right, names, grids)
     # Where rows that may come out without a match are copied, copies without a match must not come out.
-    haunted = [keeps and copied for keeps, copied in zip(KEEPS[kind], grids.copies, strict=True)]
+    is_marked = [keeps and copied for keeps, copied in zip(KEEPS[kind], grids.copies, strict=True)]
     both = [left, right]
-    if any(haunted):
+    if any(is_marked):
         both = [
-            _marked(side, other, names, grids, ghost) if has_ghosts else side.select("*", F.lit(False).alias(ghost))
-            for side, other, ghost, has_ghosts in zip((left, right), (right, left), ghosts, haunted, strict=True)
+            _marked(side, other, names, grids, mark) if with_mark else side.select("*", F.lit(False).alias(mark))
+            for side, other, mark, with_mark in zip((left, right), (right, left), marks, is_marked, strict=True)
         ]
     sent = [
-        _routed_side(side, names, grids, name, is_left, ghost if has_ghosts else None)
-        for side, is_left, ghost, has_ghosts in zip(both, (True, False), ghosts, haunted, strict=True)
+        _routed_side(side, names, grids, name, is_left, mark if with_mark else None)
+        for side, is_left, mark, with_mark in zip(both, (True, False), marks, is_marked, strict=True)
     ]
     pairs = sent[0].join(sent[1], [*names, name], kind).drop(name)
-    if any(haunted):
-        of_left, of_right = map(column, ghosts)
+    if any(is_marked):
+        of_left, of_right = map(column, marks)
         visible = ~((of_left & of_right.isNull()) | (of_right & of_left.isNull()))
-        pairs = pairs.where(visible).drop(*ghosts)
+        pairs = pairs.where(visible).drop(*marks)
     return pairs
 
 
@@ -127,8 +127,8 @@ def _without_repeats(side: DataFrame, names: tuple[str, ...], grids: Grids) -> D
 def _marked(side: DataFrame, other: DataFrame, names: tuple[str, ...], grids: Grids, into: str) -> DataFrame:
     """Adds a column that says whether a row's key is hot and occurs on the other side, too.
 
-    Such a row is copied, and one of its copies finds a match; the copies that do not are ghosts, which must not come
-    out. Keys are compared, not hashes: another key may have the hash of a hot one.
+    Such a row is copied, and one of its copies finds a match; the others must not come out. Keys are compared, not
+    hashes: another key may have the hash of a hot one.
     """
     shared_keys = other.where(_is_hot(other, names, grids)).select(*map(column, names)).distinct()
     shared_keys = F.broadcast(shared_keys.select("*", F.lit(True).alias(into)))
@@ -136,7 +136,7 @@ def _marked(side: DataFrame, other: DataFrame, names: tuple[str, ...], grids: Gr
 
 
 def _routed_side(
-    side: DataFrame, names: tuple[str, ...], grids: Grids, into: str, is_left: bool, ghost: str | None = None
+    side: DataFrame, names: tuple[str, ...], grids: Grids, into: str, is_left: bool, matches: str | None = None
 ) -> DataFrame:
     """Sends the rows of a side to their workers; rows of a hot key go to all cells that they must be in."""
     # Columns: in an expression, each mention would look the key up again, and number its rows by itself.
@@ -145,8 +145,8 @@ def _routed_side(
     hot, coin = f"{number} < {grids.keys.size}L", f"shiftrightunsigned(xxhash64({ordinal}), 32)"
     # Rows that match nothing are spread evenly: those with a NULL, and those of a hot key that only one side has.
     matchless = any_null(names)
-    if ghost is not None:
-        matchless += f" OR ({hot} AND NOT {quoted(ghost)})"
+    if matches is not None:
+        matchless += f" OR ({hot} AND NOT {quoted(matches)})"
     workers = f"""CASE WHEN {matchless} THEN array(int(shiftrightunsigned({coin} * {n_workers}, 32)))
         WHEN {hot} THEN {_cells(grids, is_left, number, ordinal, coin)}
         ELSE array({worker_sql(grids.table, hashing(side, names))}) END"""
