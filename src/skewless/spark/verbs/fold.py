@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -20,8 +21,70 @@ from skewless.spark.task_startup import quick_start
 from skewless.spark.verbs.aggregate import Aggregate, ArrowAggregate, PartialState, checked, count
 
 
+class Fold(ABC):
+    """The aggregates of a verb, in steps: rows become states, states are merged, and merged states give results.
+
+    Each step works on groups: `by` are the columns that rows or states are grouped by, which come first in its result.
+    """
+
+    @property
+    @abstractmethod
+    def grows(self) -> bool:
+        """Whether states become larger with the number of rows, so that Spark cannot combine them before a shuffle."""
+
+    @abstractmethod
+    def schema(self, rows: DataFrame) -> StructType:
+        """Returns the schema of states."""
+
+    @abstractmethod
+    def output(self, rows: DataFrame) -> StructType:
+        """Returns the schema of results."""
+
+    @abstractmethod
+    def partial(self, rows: DataFrame, by: Sequence[str], hidden: Sequence[str] = ()) -> DataFrame:
+        """Returns one state for each group of rows.
+
+        hidden: our own columns, which the user's functions do not see.
+        """
+
+    @abstractmethod
+    def merged(self, states: DataFrame, by: Sequence[str], schema: StructType) -> DataFrame:
+        """Merges the states of each group into one.
+
+        schema: of states.
+        """
+
+    @abstractmethod
+    def concluded(self, states: DataFrame, by: Sequence[str], schema: StructType) -> DataFrame:
+        """Returns the result of each group, which may have several states; schema: of states."""
+
+    @abstractmethod
+    def direct(self, rows: DataFrame, by: Sequence[str], hidden: Sequence[str] = ()) -> DataFrame:
+        """Returns the result of each group, all of whose rows are together; hidden: as for `partial`."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Describes the aggregates; a query refuses a checkpoint with another description."""
+
+    def invertible(self, schema: StructType) -> bool:
+        """Returns whether states can be subtracted exactly; only then is there an `inverse`."""
+        return False
+
+    def counted(self) -> Fold:
+        """Adds a count of rows: without it a group from which everything was subtracted would seem to be there."""
+        return self
+
+    def inverse(self, states: DataFrame) -> DataFrame:
+        """Returns states that cancel these when they are merged."""
+        raise TypeError("this fold has no inverse")
+
+    def present(self, states: DataFrame) -> DataFrame:
+        """Returns the states that still have rows: of the others, everything was subtracted."""
+        return states
+
+
 @dataclass(frozen=True)
-class InColumns:
+class InColumns(Fold):
     """Aggregates in columns of Spark, by their names."""
 
     aggregates: Mapping[str, Aggregate]
@@ -31,22 +94,15 @@ class InColumns:
         return any(aggregate.grows for aggregate in self.aggregates.values())
 
     def schema(self, rows: DataFrame) -> StructType:
-        """Returns the schema of states."""
         return nullable(rows.agg(*self._partial()).schema)  # after merging, Spark is not sure that there is no NULL
 
     def output(self, rows: DataFrame) -> StructType:
-        """Returns the schema of results."""
         return rows.agg(*self._partial()).select(*self._results()).schema
 
     def partial(self, rows: DataFrame, by: Sequence[str], hidden: Sequence[str] = ()) -> DataFrame:
-        """Returns one state for each group of rows: the columns that it is grouped by, and those of the state.
-
-        hidden: our own columns, which the user's functions do not see.
-        """
         return rows.groupBy(*map(quoted, by)).agg(*self._partial())
 
     def merged(self, states: DataFrame, by: Sequence[str], schema: StructType) -> DataFrame:
-        """Merges the states of each group into one."""
         merged = {into: aggregate.merge(self._state(into)) for into, aggregate in self.aggregates.items()}
         # To Spark, sums of sums are wider decimals; a state keeps its type, however often it is merged.
         kinds = {field.name: field.dataType for field in schema.fields}
@@ -55,25 +111,20 @@ class InColumns:
         )
 
     def concluded(self, states: DataFrame, by: Sequence[str], schema: StructType) -> DataFrame:
-        """Returns the result of each group, which may have several states."""
         return self.merged(states, by, schema).select(*map(column, by), *self._results())
 
     def direct(self, rows: DataFrame, by: Sequence[str], hidden: Sequence[str] = ()) -> DataFrame:
-        """Returns the result of each group, all of whose rows are together."""
         results = {into: _whole(aggregate) for into, aggregate in self.aggregates.items()}
         return rows.groupBy(*map(quoted, by)).agg(*(result.alias(into) for into, result in results.items()))
 
     def invertible(self, schema: StructType) -> bool:
-        """Returns whether states can be subtracted exactly."""
         exact = all(isinstance(field.dataType, (IntegralType, DecimalType)) for field in schema.fields)
         return exact and all(aggregate.inverse for aggregate in self.aggregates.values())
 
     def counted(self) -> InColumns:
-        """Adds a count of rows: without it a group from which everything was subtracted would seem to be there."""
         return InColumns({**self.aggregates, _ROWS: count()})
 
     def inverse(self, states: DataFrame) -> DataFrame:
-        """Returns states that cancel these when they are merged."""
         taken = {
             into: aggregate.inverse(self._state(into))
             for into, aggregate in self.aggregates.items()
@@ -82,11 +133,9 @@ class InColumns:
         return states.withColumns(dict(_named(taken)))
 
     def present(self, states: DataFrame) -> DataFrame:
-        """Returns the states that still have rows: of the others, everything was subtracted."""
         return states.where(self._state(_ROWS)["n"] > 0)
 
     def describe(self) -> str:
-        """Describes the aggregates; a query refuses a checkpoint with another description."""
         return "; ".join(f"{name} = {expression}" for name, expression in _named(self._states()))
 
     def _states(self) -> dict[str, PartialState]:
@@ -111,11 +160,14 @@ def _whole(aggregate: Aggregate) -> Column:
 
 
 @dataclass(frozen=True)
-class InArrow:
-    """One aggregate in Python functions on Arrow tables, with the methods of `InColumns`; steps run for each group."""
+class InArrow(Fold):
+    """One aggregate in Python functions on Arrow tables, which run once for each group."""
 
     aggregate: ArrowAggregate
-    grows = True
+
+    @property
+    def grows(self) -> bool:
+        return True
 
     def schema(self, rows: DataFrame) -> StructType:
         return schema_of(self.aggregate.state)
@@ -139,24 +191,9 @@ class InArrow:
         whole = _then(self.aggregate.partial, self.aggregate.finish)
         return _grouped(rows, by, hidden, whole, schema_of(self.aggregate.output))
 
-    def invertible(self, schema: StructType) -> bool:
-        return False
-
-    def counted(self) -> InArrow:
-        return self
-
-    def inverse(self, states: DataFrame) -> DataFrame:
-        raise TypeError("an ArrowAggregate has no inverse")
-
-    def present(self, states: DataFrame) -> DataFrame:
-        return states
-
     def describe(self) -> str:
         names = [getattr(step, "__qualname__", "a function") for step in (self.aggregate.partial, self.aggregate.merge)]
         return f"{' and '.join(names)} to {schema_of(self.aggregate.state).simpleString()}"
-
-
-Fold: TypeAlias = InColumns | InArrow
 
 
 def fold_of(keys: Sequence[str], in_arrow: Sequence[ArrowAggregate], aggregates: Mapping[str, Aggregate]) -> Fold:
