@@ -7,17 +7,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
-
-import pyarrow as pa
-from pyarrow import fs
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from skewless.arguments import require
+
+if TYPE_CHECKING:  # it takes long to import, and `import skewless` needs no files
+    import pyarrow as pa
+    from pyarrow import fs
 
 
 @lru_cache(maxsize=64)
 def resolve(directory: str) -> tuple[Any, str]:
     """Returns the filesystem of a directory, given as a path or a URI, and its path there without a final slash."""
+    from pyarrow import fs
+
     require(bool(directory), "a directory is given as a path or a URI, not as an empty string")
     if "://" in directory or directory.startswith("file:"):
         filesystem, path = fs.FileSystem.from_uri(directory)
@@ -27,6 +30,8 @@ def resolve(directory: str) -> tuple[Any, str]:
 
 def write_file(directory: str, name: str, data: pa.Buffer) -> None:
     """Writes a new file, not atomically: readers must learn its name only after it is complete."""
+    from pyarrow import fs
+
     filesystem, path = resolve(directory)
     if isinstance(filesystem, fs.LocalFileSystem):
         filesystem.create_dir(path, recursive=True)

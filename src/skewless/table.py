@@ -10,12 +10,11 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pyarrow import fs
 
 from skewless.arguments import require, require_format
 from skewless.arrays import MOST_WORKERS, Keys, Workers, check_numbers, checked, numbers_in
 from skewless.division import aligned, dealt, in_order, redealt
-from skewless.filesystem import write_atomically
+from skewless.filesystem import resolve, write_atomically
 from skewless.kernels import hashtable
 from skewless.kernels.position import hosts_at, key_positions
 from skewless.kernels.routing import WHOLE, Lookup, aliases, route
@@ -283,7 +282,7 @@ class RoutingTable:
 
         path: the file; a file of this name is replaced.
         """
-        write_atomically(fs.LocalFileSystem(), str(Path(path).absolute()), self.to_json().encode())
+        write_atomically(*resolve(str(Path(path).absolute())), self.to_json().encode())
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

@@ -97,7 +97,7 @@ def test_workers_by_default(spark: SparkSession) -> None:
     df = skewed(spark)
     assert sl.repartition(df, "k", partitioner="level").select(F.spark_partition_id()).distinct().count() == 2
     assert sl.explain(df, "k").n_workers == 2
-    many = df.select(F.explode(F.array_repeat("k", 1000)).alias("k"))
+    many = df.select(F.explode(F.array_repeat("k", 2000)).alias("k"))
     decision = decide(Request("applyInPandas", (keyed(many, ["k"]),), "level"))
     assert decision.inputs.rows == (many.count(),)  # Spark cannot estimate what `explode` returns: it is counted
     assert decision.n_workers == parallelism(spark, 12 * many.count()) == 3

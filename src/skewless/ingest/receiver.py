@@ -11,11 +11,10 @@ from pathlib import Path
 from threading import Condition, Thread
 
 import numpy as np
-from pyarrow import fs
 
 from skewless.arguments import require
 from skewless.arrays import Keys
-from skewless.filesystem import write_atomically
+from skewless.filesystem import resolve, write_atomically
 from skewless.ingest.accumulator import Accumulated, Accumulator, divided
 from skewless.ingest.journal import Journal, JournalReader
 from skewless.ingest.records import MOST_ROWS, Block, LineFormat, decode
@@ -112,7 +111,7 @@ class Receiver:
         host, port = self._listener.getsockname()[:2]
         self.address = f"{host}:{port}"
         self._published = Path(directory) / "address"
-        write_atomically(fs.LocalFileSystem(), str(self._published.absolute()), self.address.encode())
+        write_atomically(*resolve(str(self._published)), self.address.encode())
         self._start(self._accept)
 
     @property
