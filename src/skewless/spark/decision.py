@@ -89,7 +89,8 @@ class Decision:
     def before(self) -> float:
         """The straggler factor of plain Spark: the longest task that it runs, over an even share of the work.
 
-        1 where plain Spark does not send all rows of a key to one task.
+        1 where plain Spark does not send all rows of a key to one task. Partitions of a join count whole, although AQE
+        splits some that exceed 256 MB: into how many tasks depends on the map tasks, which the plan does not say.
         """
         return max(1.0, self._longest * self.n_workers) if self.shuffles else 1.0
 
