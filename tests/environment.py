@@ -10,6 +10,8 @@ SETTINGS = {
     "PYSPARK_PYTHON": sys.executable,
     "PYTHONPATH": str(Path(__file__).parent.parent),  # workers import the partitioners that tests define
     "SPARK_LOCAL_IP": "127.0.0.1",
+    # Tests run many short queries: else half of all time goes into optimizing generated code that runs only once.
+    "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m -XX:+UseSerialGC",
 }
 
 

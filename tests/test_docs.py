@@ -87,7 +87,7 @@ def test_the_examples_of_a_page_run(page: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.compiled
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("batch")
 def test_the_spark_examples_run(tmp_path: Path) -> None:
     """In one process: starting Spark takes longer than most pages."""
     run(WITH_SPARK, tmp_path, FILES)

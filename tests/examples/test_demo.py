@@ -29,7 +29,7 @@ def hot_bars(svg: str) -> list[list[bool]]:
 
 
 @pytest.mark.compiled
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("batch")
 def test_the_demo_splits_the_hot_key_and_writes_a_page_and_a_picture(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SMALL_DEMO, "picture.svg"]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, cwd=tmp_path, check=False)

@@ -10,7 +10,7 @@ import pytest
 from tests.faults.claims import judged
 from tests.faults.full_disk import can_mount, measured
 
-pytestmark = [pytest.mark.compiled, pytest.mark.xdist_group("state")]
+pytestmark = [pytest.mark.compiled, pytest.mark.xdist_group("streams")]
 
 
 def test_errors_on_a_full_disk_name_the_file_and_leave_nothing_half_written(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.environment import environment
 
-pytestmark = [pytest.mark.compiled, pytest.mark.xdist_group("state")]
+pytestmark = [pytest.mark.compiled, pytest.mark.xdist_group("streams")]
 
 KILLS = int(os.environ.get("KILLS", "3"))  # one for each query
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.environment import environment
 
-pytestmark = [pytest.mark.compiled, pytest.mark.xdist_group("state")]
+pytestmark = [pytest.mark.compiled, pytest.mark.xdist_group("streams")]
 
 
 def test_killed_streams_have_the_states_and_pairs_of_undisturbed_ones() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.faults.stream_kills import killed, output, write
 
-pytestmark = [pytest.mark.compiled, pytest.mark.xdist_group("state")]
+pytestmark = [pytest.mark.compiled, pytest.mark.xdist_group("streams")]
 
 
 def test_a_killed_stream_loses_and_doubles_nothing(tmp_path: Path) -> None:

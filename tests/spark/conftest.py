@@ -1,6 +1,7 @@
 """A real Spark on this machine: a classic session, then one over Connect.
 
-Tests of one `xdist_group` share them. There are two such groups, which run beside each other.
+Tests of one `xdist_group` share them. There are two groups that take about as long, "batch" and "streams": they run
+beside each other.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from skewless.spark import checksums
 from skewless.spark.checksums import check_splitting
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("batch")]
 CHECKSUM = "spark.sql.shuffle.orderIndependentChecksum.enabled"
 
 

@@ -24,7 +24,7 @@ from skewless.spark.plans import explained, reads, task_slots
 from tests.spark.frames import skewed
 from tests.spark.places import workers_in_arrow, workers_in_columns
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("batch")]
 
 EXAMPLES = int(os.environ.get("EXAMPLES", "1"))  # of each operator with each set of parameters
 TASK = "task int"

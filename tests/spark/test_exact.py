@@ -25,7 +25,7 @@ from skewless.spark.keys import hashed, keyed
 from tests.spark.frames import frame, middle, rows, skewed
 from tests.variants import VARIANTS
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("batch")]
 
 SOURCES, WORKERS = 3, 5
 

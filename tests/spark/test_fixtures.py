@@ -15,7 +15,7 @@ import skewless.spark as sl
 from skewless.spark.streaming.checkpoint import Checkpoint
 from tests.fixtures import jobs, make
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("state")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("streams")]
 
 
 def unpacked(name: str, directory: Path) -> Path:

@@ -17,7 +17,7 @@ from skewless.spark.keys import hashed, keyed
 from skewless.spark.plans import explained
 from tests.spark.frames import KEYS, middle, rows, skewed
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("batch")]
 
 GIVEN: dict[str, Callable[[], list[Any]]] = {
     "name": lambda: ["k"],

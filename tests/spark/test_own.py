@@ -30,7 +30,7 @@ from tests.fixtures import jobs
 from tests.spark.own import Emptiest, FirstSeen, HeaviestFirst
 from tests.spark.places import workers_in_arrow, workers_in_columns
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("batch")]
 WHOLE = [HeaviestFirst, FirstSeen]
 ALL = [*WHOLE, Emptiest]
 N = 4

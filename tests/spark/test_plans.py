@@ -19,7 +19,7 @@ from skewless.spark.plans import Session, explained, parallelism, reads, task_sl
 from skewless.spark.request import Request
 from tests.spark.frames import skewed
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("batch")]
 
 
 def test_reading_a_plan_does_not_take_what_other_threads_print(

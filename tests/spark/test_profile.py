@@ -21,7 +21,7 @@ from skewless.spark.profile import ENOUGH
 from tests.spark.frames import rows, skewed
 
 # One group, so that all of these tests share a session: Spark takes long to start.
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("batch")]
 
 SPARK = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 

@@ -14,7 +14,7 @@ from skewless.partitioners.level import Level
 from skewless.spark.keys import keyed
 from skewless.spark.request import Request, chosen
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("batch")]
 SPLITTING = RoutingTable.hashed(2).with_hot_keys(
     np.array([7], np.uint64), np.array([0, 2]), np.array([0, 1]), np.ones(2)
 )

@@ -19,7 +19,7 @@ from skewless.spark.route import number_sql, packed, perfect, position_sql, rout
 from tests.spark.frames import frame, skewed
 
 # One group, so that all of these tests share a session: Spark takes long to start.
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("batch")]
 
 
 @pytest.mark.parametrize("split", [False, True])

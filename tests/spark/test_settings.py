@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from skewless.spark.settings import in_bytes, is_on, shuffle_partitions
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("batch")]
 NAME = "spark.skewless.test"
 
 

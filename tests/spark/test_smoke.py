@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.smoke,
     pytest.mark.compiled,
     pytest.mark.filterwarnings("ignore"),
-    pytest.mark.xdist_group("spark"),
+    pytest.mark.xdist_group("batch"),
 ]
 SCHEMA = "k long, v long, ts timestamp"
 

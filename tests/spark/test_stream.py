@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 import skewless.spark as sl
 from tests.spark.batches import BATCHES, read, run_to_end, write
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("streams")]
 
 
 def events(rows: DataFrame) -> DataFrame:

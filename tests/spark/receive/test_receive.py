@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 import skewless.spark as sl
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("streams")]
 
 SCHEMA = "word string, n bigint, ts timestamp"
 

@@ -23,7 +23,7 @@ from skewless.ingest.receiver import Receiver
 from skewless.ingest.records import LineFormat
 from tests.faults.harm import kill
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("streams")]
 
 SCHEMA = "word string, n bigint, ts timestamp"
 N_BLOCKS = 4

@@ -17,7 +17,7 @@ from skewless.spark.streaming.checkpoint import Checkpoint
 from skewless.spark.streaming.rows import StreamKey
 from skewless.store import Share, entries
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("state")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("streams")]
 STATE = StructType([StructField("n", LongType()), StructField("total", DoubleType())])
 
 

@@ -14,7 +14,7 @@ import skewless.spark as sl
 from skewless.spark.state.operator import Stateful
 from tests.spark.batches import read, write
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("state")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("streams")]
 SCHEMA = "k string"
 
 

@@ -16,7 +16,7 @@ from skewless.spark.streaming.checkpoint import Checkpoint
 from skewless.spark.streaming.rows import StreamKey
 from skewless.store import Manifest, Receipt, Share, StateStore, entries
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("state")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("streams")]
 STATE = StructType([StructField("n", LongType())])
 
 

@@ -19,7 +19,7 @@ from skewless.store import Manifest, Share, StateStore, entries
 from tests.faults.harm import damage
 from tests.spark.state.states import write_states
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("state")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("streams")]
 TABLE = RoutingTable.hashed(3)
 
 

@@ -30,7 +30,7 @@ from skewless.spark.streaming.operator import Batch
 from skewless.spark.streaming.rows import EventTime, StreamKey
 from tests.faults.harm import killed_once
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("state")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("streams")]
 STATE = StructType([StructField("n", LongType()), StructField("total", DoubleType())])
 OUTPUT = StructType([StructField("k", StringType()), *STATE.fields])
 

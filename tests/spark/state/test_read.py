@@ -17,7 +17,7 @@ from skewless.spark.streaming.windows import WindowsState
 from skewless.store import Manifest
 from tests.spark.state.states import write_states
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("state")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("streams")]
 KEY, STATE = StructType([StructField("k", StringType())]), StructType([StructField("n", LongType())])
 
 

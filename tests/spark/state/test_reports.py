@@ -14,7 +14,7 @@ from skewless.kernels.position import key_positions
 from skewless.spark.state.reports import REPORTED, Reports
 from skewless.store import Share, StateStore
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("state")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("streams")]
 KEYS = np.array([7, 2**63, 9], np.uint64)
 
 

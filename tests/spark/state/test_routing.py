@@ -14,7 +14,7 @@ from skewless.spark.state.routing import LateRows, RoutedRows
 from skewless.spark.streaming.rows import EventTime, StreamKey
 from tests.spark.frames import frame
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("state")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("streams")]
 
 
 def test_rows_are_sorted_by_key_in_the_task_of_their_worker(spark: SparkSession) -> None:

@@ -18,7 +18,7 @@ from skewless.spark.streaming.operator import Batch, BatchResult
 from skewless.spark.streaming.running import StreamRouting
 from skewless.spark.streaming.scaling import Scaling
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("streams")]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 import skewless.spark as sl
 from tests.spark.batches import batch_of, read, write
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("state")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("streams")]
 
 
 def sides(spark: SparkSession, left: Any, right: Any) -> tuple[DataFrame, DataFrame]:

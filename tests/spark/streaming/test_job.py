@@ -14,7 +14,7 @@ import skewless.spark as sl
 from skewless import RoutingTable, partitioner
 from tests.spark.batches import read, run_to_end, write
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("streams")]
 
 
 def test_bad_starts_are_refused(spark: SparkSession, tmp_path: Path) -> None:

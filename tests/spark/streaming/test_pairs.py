@@ -16,7 +16,7 @@ from tests.spark.batches import batch_of, read, write
 from tests.spark.streaming.test_interval_join import sides
 from tests.spark.test_checksums import CHECKSUM, setting
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("state")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("streams")]
 
 
 def test_joins_of_streams_refuse_what_they_cannot_do(spark: SparkSession, tmp_path: Path) -> None:

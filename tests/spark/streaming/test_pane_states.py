@@ -19,7 +19,7 @@ from skewless.spark.verbs.fold import fold_of
 from skewless.table import RoutingTable
 from tests.spark.frames import skewed
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("streams")]
 N = 4
 
 

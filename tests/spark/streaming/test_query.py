@@ -16,7 +16,7 @@ from skewless import RoutingTable
 from skewless.spark.streaming.checkpoint import Checkpoint
 from tests.spark.batches import BATCHES, expected, output_of, read, run_to_end, write
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("streams")]
 
 
 def threads() -> list[str]:

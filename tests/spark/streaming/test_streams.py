@@ -22,7 +22,7 @@ from skewless.spark.streaming.checkpoint import Checkpoint
 from tests.faults.harm import blocked, damage, damaged
 from tests.spark.batches import BATCHES, BEGIN, batch_of, expected, output_of, read, run_to_end, write
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("streams")]
 
 
 @pytest.mark.parametrize("name", ["dalton", "kip"])

@@ -14,7 +14,7 @@ import skewless.spark as sl
 from skewless.spark.streaming.windows import Windows
 from tests.spark.batches import BATCHES, read, write
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("streams")]
 
 
 def test_bad_windows_are_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tests.spark.batches import (
     write,
 )
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("streams")]
 
 
 @pytest.mark.parametrize("spark", ["classic"], indirect=True)

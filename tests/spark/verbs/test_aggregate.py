@@ -15,7 +15,7 @@ from skewless.spark.plans import explained
 from tests.spark.frames import frame, middle, rows, skewed
 
 # One group, so that all of these tests share a session: Spark takes long to start.
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("batch")]
 
 
 def test_aggregates_are_those_of_spark(spark: SparkSession) -> None:

@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 import skewless.spark as sl
 from tests.spark.frames import KEYS, NAN, canonical, middle, rows
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("batch")]
 
 EXAMPLES = int(os.environ.get("EXAMPLES", "24"))
 KINDS: dict[str, tuple[str, Callable[[int], Any]]] = {  # a type, and values of it besides the special ones of KEYS

@@ -10,7 +10,7 @@ import skewless.spark as sl
 from tests.spark.frames import skewed
 
 # One group, so that all of these tests share a session: Spark takes long to start.
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("batch")]
 
 
 def test_explain_says_what_and_why(spark: SparkSession) -> None:

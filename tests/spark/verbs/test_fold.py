@@ -15,7 +15,7 @@ import skewless.spark as sl
 from skewless.spark.verbs.fold import Fold, InArrow, InColumns, fold_of
 from tests.spark.frames import rows
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("batch")]
 
 
 def in_columns() -> Fold:

@@ -16,7 +16,7 @@ import skewless.spark as sl
 from tests.spark.frames import KEYS, middle, rows, skewed
 
 # One group, so that all of these tests share a session: Spark takes long to start.
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("batch")]
 
 
 @pytest.mark.parametrize("kind", KEYS)

@@ -18,7 +18,7 @@ from skewless.spark.keys import hashed
 from skewless.spark.plans import explained
 from tests.spark.frames import frame, rows, skewed
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("batch")]
 HOW = ["inner", "left", "right", "full", "semi", "anti"]
 
 

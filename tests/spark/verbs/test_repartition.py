@@ -11,7 +11,7 @@ from skewless import RoutingTable
 from tests.spark.frames import frame, rows, skewed
 
 # One group, so that all of these tests share a session: Spark takes long to start.
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("batch")]
 
 
 def test_repartition_keeps_rows_and_keys_and_balances(spark: SparkSession) -> None:
