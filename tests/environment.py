@@ -10,7 +10,7 @@ SETTINGS = {
     "PYSPARK_PYTHON": sys.executable,
     "PYTHONPATH": str(Path(__file__).parent.parent),  # workers import the partitioners that tests define
     "SPARK_LOCAL_IP": "127.0.0.1",
-    # Tests run many short queries: else half of all time goes into optimizing generated code that runs only once.
+    # Tests run many short queries: to optimize their code takes a third of the CPU time, and does not pay.
     "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m -XX:+UseSerialGC",
 }
 

@@ -19,6 +19,7 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.memory": "2g",
     "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",  # else Spark 4.1 cannot tell the size of frames from pandas
     # Splitting keys needs these; they are off by default in Spark 4.1.
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",

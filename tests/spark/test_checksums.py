@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
 from skewless.spark import checksums
 from skewless.spark.checksums import check_splitting
+from tests.spark.changing import setting
 
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("batch")]
 CHECKSUM = "spark.sql.shuffle.orderIndependentChecksum.enabled"
-
-
-@contextmanager
-def setting(spark: SparkSession, name: str, value: str | None) -> Iterator[None]:
-    """Changes a setting inside a `with` block; None: as if nobody had set it."""
-    before = spark.conf.get(name, None)
-    if value is None:
-        spark.conf.unset(name)
-    else:
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        spark.conf.unset(name)
-        if before is not None:
-            spark.conf.set(name, before)
 
 
 def test_a_checksum_that_is_off_is_named(spark: SparkSession) -> None:

@@ -21,6 +21,7 @@ from skewless.spark.decision import Routing
 from skewless.spark.grids import Grids
 from skewless.spark.keys import hashed
 from skewless.spark.plans import explained, reads, task_slots
+from tests.spark.changing import setting
 from tests.spark.frames import skewed
 from tests.spark.places import workers_in_arrow, workers_in_columns
 
@@ -220,26 +221,20 @@ def test_predictions_are_of_the_tasks_that_run(spark: SparkSession) -> None:
     spread = sl.explain(df, "k", operator="applyInArrow", n_workers=4)
     assert spread.before == 4
     assert spread.after == 1
-    spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
-    try:
+    with setting(spark, "spark.sql.adaptive.coalescePartitions.enabled", "false"):
         unmerged = sl.explain(df, "k", operator="applyInArrow")
-    finally:
-        spark.conf.unset("spark.sql.adaptive.coalescePartitions.enabled")
     assert unmerged.before < 2
 
 
 def test_predictions_of_plain_spark_go_by_its_own_hash_function(spark: SparkSession) -> None:
     """With a few keys, another hash function would predict other tasks than those that run."""
-    spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "False")  # in any case, as Spark reads it
-    try:
+    with setting(spark, "spark.sql.adaptive.coalescePartitions.enabled", "False"):  # in any case, as Spark reads it
         for keys in (3, 5):
             key = F.concat(F.lit("key "), F.sqrt(F.col("id") % (keys * keys)).cast("int"))
             df = spark.range(20_000).select(key.alias("k"), "id")
             said = sl.explain(df, "k", operator="applyInArrow", n_workers=7)
             rows = df.groupBy("k").applyInArrow(task_of_group(), TASK).groupBy("task").count().collect()
             assert said.before == pytest.approx(max(row["count"] for row in rows) * 7 / 20_000)
-    finally:
-        spark.conf.unset("spark.sql.adaptive.coalescePartitions.enabled")
 
 
 def test_no_task_waits_where_spark_needs_no_rows_of_a_key_together(spark: SparkSession) -> None:
@@ -254,8 +249,7 @@ def test_no_task_waits_where_spark_needs_no_rows_of_a_key_together(spark: SparkS
 
 def test_a_broadcast_below_a_join_does_not_leave_it_to_spark(spark: SparkSession) -> None:
     """Only what Spark does with the join itself counts, not a broadcast in its inputs, nor a column of that name."""
-    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
-    try:
+    with setting(spark, "spark.sql.autoBroadcastJoinThreshold", "-1"):
         key = F.when(F.col("id") % 2 == 0, 0).otherwise(F.col("id") % 1000)
         facts = spark.range(60_000).select(key.alias("k"), (F.col("id") % 5).alias("d"), F.col("id").alias("Broadcast"))
         facts = facts.join(F.broadcast(spark.range(5).withColumnRenamed("id", "d")), "d")
@@ -264,8 +258,6 @@ def test_a_broadcast_below_a_join_does_not_leave_it_to_spark(spark: SparkSession
         assert not said.is_left_to_spark
         small = F.broadcast(right)
         assert "broadcasts" in sl.explain(facts, "k", operator="join", other=small, n_workers=4).reason
-    finally:
-        spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
 
 
 def test_partitions_that_spark_merges_are_not_good_enough_for_a_python_function(spark: SparkSession) -> None:
@@ -406,8 +398,7 @@ def test_bad_input_gets_a_sentence(spark: SparkSession) -> None:
 def test_split_keys_need_the_shuffle_checksum(spark: SparkSession) -> None:
     """Without it, a partitioner that splits keys is refused; "auto" keeps keys whole, and leaves joins to Spark."""
     df, name = skewed(spark, exponent=2.0), "spark.sql.shuffle.orderIndependentChecksum.enabled"
-    spark.conf.set(name, "false")
-    try:
+    with setting(spark, name, "false"):
         with pytest.raises(ValueError, match="a retried task may lose or double rows"):
             sl.group_by(df, "k", partitioner="level", n_workers=6).agg(all=sl.collect_list("v"))
         assert sl.explain(df, "k", operator="collect_list", n_workers=6).split == 0
@@ -419,5 +410,3 @@ def test_split_keys_need_the_shuffle_checksum(spark: SparkSession) -> None:
         assert "a retried task may lose or double rows" in joined.reason
         whole = sl.repartition(df, "k", partitioner=sl.Exact("kip"), n_workers=6)  # splits nothing
         assert whole.count() == df.count()
-    finally:
-        spark.conf.unset(name)

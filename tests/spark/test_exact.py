@@ -22,6 +22,7 @@ from skewless.partitioners import ALL, described, rebuilt
 from skewless.spark import exact
 from skewless.spark.exact import NO_SOURCES, Exact, Sourced, Sources
 from skewless.spark.keys import hashed, keyed
+from tests.spark.changing import setting
 from tests.spark.frames import frame, middle, rows, skewed
 from tests.variants import VARIANTS
 
@@ -180,15 +181,12 @@ def test_an_instance_is_for_its_number_of_workers(spark: SparkSession) -> None:
 
 def test_the_order_of_rows_needs_the_shuffle_checksum(spark: SparkSession) -> None:
     name = "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch"
-    spark.conf.set(name, "false")
-    try:
+    with setting(spark, name, "false"):
         with pytest.raises(ValueError, match="a retried task may lose or double rows"):
             sl.repartition(skewed(spark), "k", partitioner=Exact("potc"))
         events = spark.readStream.format("rate").load()
         with pytest.raises(ValueError, match="a retried task may lose or double rows"):
             sl.stream(events, "value", partitioner=Exact("potc")).rows.routing(split=True)
-    finally:
-        spark.conf.unset(name)
 
 
 @pytest.mark.parametrize(("name", "params"), VARIANTS)

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import skewless.spark as sl
+from tests.spark.changing import setting
 
 pytestmark = [
     pytest.mark.smoke,
@@ -82,13 +83,9 @@ def test_streams_of_windows_and_state(spark: SparkSession, rows: DataFrame, tmp_
 
 
 def test_without_checksums_keys_are_not_split(spark: SparkSession, rows: DataFrame) -> None:
-    setting = "spark.sql.shuffle.orderIndependentChecksum.enabled"
-    spark.conf.set(setting, "false")
-    try:
+    with setting(spark, "spark.sql.shuffle.orderIndependentChecksum.enabled", "false"):
         with pytest.raises(ValueError, match="orderIndependentChecksum"):
             sl.group_by(rows, "k", partitioner="level", n_workers=4).agg(all=sl.collect_list("v"))
         whole = sl.group_by(rows, "k", n_workers=4).agg(all=sl.collect_list("v"))
         assert equal(whole.select("k", F.size("all")), rows.groupBy("k").count())
-    finally:
-        spark.conf.set(setting, "true")
     assert sl.explain(rows, "k", operator="collect_list", n_workers=4).split >= 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,16 @@ import skewless.spark as sl
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("streams")]
 
 SCHEMA = "word string, n bigint, ts timestamp"
+TOO_OLD = find_spec("pyspark.sql.streaming.datasource") is None
 
 
+@pytest.mark.skipif(not TOO_OLD, reason="this pyspark has all that receive needs")
+def test_an_old_pyspark_is_named_with_what_is_needed(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(ImportError, match=r"receive needs pyspark 4\.2 or newer, not 4\.1"):
+        sl.receive(spark, tmp_path)
+
+
+@pytest.mark.skipif(TOO_OLD, reason="receive needs pyspark 4.2")
 def test_what_cannot_be_received_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     for params, why in (
         ({"key": "nothing", "schema": SCHEMA}, "no column 'nothing'"),
@@ -28,6 +37,7 @@ def test_what_cannot_be_received_is_refused(spark: SparkSession, tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.skipif(TOO_OLD, reason="receive needs pyspark 4.2")
 def test_records_without_a_schema_are_lines_of_text(spark: SparkSession, tmp_path: Path) -> None:
     events = sl.receive(spark, tmp_path)
     assert events.isStreaming

@@ -23,6 +23,7 @@ from skewless.ingest.receiver import Receiver
 from skewless.ingest.records import LineFormat
 from tests.faults.harm import kill
 
+pytest.importorskip("pyspark.sql.streaming.datasource", reason="receive needs pyspark 4.2")
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("streams")]
 
 SCHEMA = "word string, n bigint, ts timestamp"

@@ -16,6 +16,7 @@ from skewless import RoutingTable
 from skewless.partitioners.level import Level
 from skewless.spark.keys import hashed
 from skewless.spark.plans import explained
+from tests.spark.changing import setting
 from tests.spark.frames import frame, rows, skewed
 
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("batch")]
@@ -188,11 +189,8 @@ def test_joins_refuse_what_they_cannot_do(spark: SparkSession) -> None:
 
 def test_nulls_that_are_placed_at_random_need_the_shuffle_checksum(spark: SparkSession, unbroadcast: None) -> None:
     df, name = skewed(spark), "spark.sql.shuffle.orderIndependentChecksum.enabled"
-    spark.conf.set(name, "false")
-    try:
+    with setting(spark, name, "false"):
         with pytest.raises(ValueError, match="a retried task may lose or double rows"):
             sl.join(df, df, "k", "left", partitioner=RoutingTable.hashed(3))
         ids = spark.range(9).withColumnRenamed("id", "k")  # never NULL
         assert sl.join(ids, ids, "k", partitioner=RoutingTable.hashed(3)).count() == 9
-    finally:
-        spark.conf.unset(name)
