@@ -13,8 +13,9 @@ from pyspark.sql import functions as F
 import skewless.spark as sl
 from skewless.spark.streaming.interval_join import Intervals
 from tests.spark.batches import batch_of, read, write
+from tests.spark.changing import setting
 from tests.spark.streaming.test_interval_join import sides
-from tests.spark.test_checksums import CHECKSUM, setting
+from tests.spark.test_checksums import CHECKSUM
 
 pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("streams")]
 
