@@ -15,7 +15,7 @@ from skewless.spark.state.merging import merge_later, with_merged
 from skewless.spark.state.reports import REPORTED, Reports
 from skewless.spark.state.routing import LateRows, RoutedRows, task_count
 from skewless.spark.streaming.background import Background
-from skewless.spark.streaming.checkpoint import Checkpoint
+from skewless.spark.streaming.checkpoint import Checkpoint, read_rows
 from skewless.spark.streaming.operator import Batch, BatchResult
 from skewless.spark.streaming.rows import EventTime, StreamKey
 from skewless.spark.streaming.times import EARLIEST, in_milliseconds
@@ -95,10 +95,11 @@ class Stateful:
             **reports.record(),
             "watermark": in_milliseconds(after.watermark),
         }
-        reader = spark.read.schema(self.function.output).option("datetimeRebaseMode", "CORRECTED")
+        modes = {"datetimeRebaseMode": "CORRECTED"}
+        outputs = reports.outputs
         return BatchResult(
             state=after,
-            output=reader.parquet(*reports.outputs) if reports.outputs else None,
+            output=read_rows(spark, self.function.output, *outputs, **modes) if outputs else None,
             record=record,
             histogram=reports.histogram() if batch.portion and any(reports.loads) else None,
         )

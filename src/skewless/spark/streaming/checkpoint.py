@@ -1,4 +1,4 @@
-"""The directory of a query's checkpoint: small JSON files with checksums, next to Spark's own files."""
+"""The directory of a query's checkpoint: small JSON files with checksums, rows in Parquet, and Spark's own files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from uuid import uuid4
 
 import pyarrow.fs as pafs
 import xxhash
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from skewless.arguments import require, require_format
 from skewless.filesystem import naming_write_errors, resolve, write_atomically
@@ -146,3 +147,13 @@ def write_rows(rows: DataFrame, path: str) -> None:
     except Exception as error:
         error.add_note(f"while writing {path}")  # Spark does not always name it
         raise
+
+
+def read_rows(spark: SparkSession, schema: StructType, *paths: str, **options: str) -> DataFrame:
+    """Returns the rows in directories of Parquet files, as they are now.
+
+    options: of Spark's reader, by name.
+    """
+    # Over Connect, Spark 4.1 remembers a query with the files that it found. A restarted stream may ask the same
+    # again after a replay has written other files: an option that nobody reads makes each query another one.
+    return spark.read.schema(schema).options(**options, asked=uuid4().hex).parquet(*paths)

@@ -16,7 +16,7 @@ from skewless.spark.grids import Counted, Grids, JoinCosts, gridded
 from skewless.spark.keys import any_null, column, hashed, unused
 from skewless.spark.profile import frequencies, histogram, observed
 from skewless.spark.streaming.background import Background
-from skewless.spark.streaming.checkpoint import Checkpoint, write_rows
+from skewless.spark.streaming.checkpoint import Checkpoint, read_rows, write_rows
 from skewless.spark.streaming.operator import Batch, BatchResult
 from skewless.spark.streaming.rows import EventTime, StreamKey
 from skewless.spark.streaming.times import EARLIEST, in_milliseconds
@@ -182,7 +182,7 @@ class Intervals:
             batches = [entry.batch for entry in waiting if entry.side == side]
             paths = [batch.files.path(f"{side}/{b}") for b in batches if (b == batch.number) == is_new]
             if paths:
-                rows = batch.df.sparkSession.read.schema(self.schemas[number]).parquet(*paths)
+                rows = read_rows(batch.df.sparkSession, self.schemas[number], *paths)
                 parts.append(rows.select("*", F.lit(is_new).alias(f"{side} {_NEW}")))
         rows = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
         return rows.select("*", self.times[number].micros.alias(f"{side} time"))

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
 from skewless.spark.keys import column
-from skewless.spark.streaming.checkpoint import Checkpoint, write_rows
+from skewless.spark.streaming.checkpoint import Checkpoint, read_rows, write_rows
 
 PANE, START = "pane of window", "start of window"  # names of columns that are added to those of the user
 
@@ -94,7 +94,7 @@ class PaneStore:
 
     def _read(self, number: str, names: list[str]) -> DataFrame:
         schema = StructType([StructField(number, LongType()), *self.keys, *self.states.fields])
-        return self.session.read.schema(schema).parquet(*map(self.files.path, names))
+        return read_rows(self.session, schema, *map(self.files.path, names))
 
 
 def forget(needed: Sequence[tuple[str, int]], files: Checkpoint) -> None:
