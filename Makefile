@@ -90,6 +90,7 @@ bench: java $(READY) ## speed and quality against peers in the same run (LONG=1:
 	@$(BIN)/python -m benchmarks.accumulator
 	@$(BIN)/python -m lab.milp
 	@$(BIN)/python -m benchmarks.planning
+	@$(BIN)/python -m benchmarks.receiver
 	@$(BIN)/python -m benchmarks.routing $(if $(LONG),--long)
 	@$(BIN)/python -m benchmarks.spark_groups
 	@$(BIN)/python -m benchmarks.spark_joins

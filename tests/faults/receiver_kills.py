@@ -1,17 +1,20 @@
 """Kills a receiver again and again while lines are sent to it: none may be lost or doubled.
 
 `python -m tests.faults.receiver_kills [kills]` sends lines to a receiver in a process of its own, which gets SIGKILL at
-even intervals and is started again on the same port. Exit code 1 if a line was lost or doubled.
+even intervals and is started again on the same port. Meanwhile that process asks for batches, as Spark does, which
+close early by half an interval. Exit code 1 if a line was lost or doubled.
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,13 +26,27 @@ from tests.ingest.receiving import listening, values
 
 LINES = 20_000  # between two kills
 
+# Batches are planned before their ends are written, as Spark does it; a batch without a written end is asked for again.
 RECEIVER = """
-import sys, pyarrow as pa
+import json, os, sys, time, pyarrow as pa
+from skewless.ingest import heartbeat
 from skewless.ingest.receiver import LineFormat, Receiver
+heartbeat.SHARE, heartbeat.MARGIN = 0.5, 1e9
 lines = LineFormat(pa.schema([("value", pa.string())]), "value", text=True)
 r = Receiver(sys.argv[1], lines, ("127.0.0.1", int(sys.argv[2])), pending=1 << 30, most_rows=None)
 print(r.address, flush=True)
-sys.stdin.read()
+ends = sys.argv[1] + "/ends.json"
+written = json.load(open(ends)) if os.path.exists(ends) else [r.begin]
+parent = os.getppid()
+while os.getppid() == parent:
+    time.sleep(0.1)
+    start, end = written[-1], r.latest(written[-1], None)
+    if end > start:
+        r.blocks(start, end, 4)
+        written.append(end)
+        with open(ends + ".tmp", "w") as file:
+            json.dump(written, file)
+        os.replace(ends + ".tmp", ends)
 """
 
 
@@ -74,9 +91,11 @@ def sent(log: Path, kills: int) -> list[str]:
 
 
 def received(log: Path) -> list[str]:
-    """Returns all lines of a log, sorted."""
+    """Returns all lines of a log, sorted, batch by batch as they were handed over, and what is left."""
+    ends = json.loads((log / "ends.json").read_text())
     with closing(listening(log)) as receiver:
-        return values(receiver, 0, receiver.latest(0, None))
+        ends.append(receiver.latest(ends[-1], None))
+        return sorted(line for start, end in pairwise(ends) for line in values(receiver, start, end))
 
 
 def main() -> None:

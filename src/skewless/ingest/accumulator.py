@@ -97,8 +97,8 @@ class Accumulator:
     of its tuples, or at its first tuple after `t_step` more time, and at most `budget` times: O(log n) for each of
     `budget` n moves of n keys. The steps are chosen so that a key spends its budget over the whole interval.
 
-    interval: start and end of the batch, the end excluded. A batch that is released early (section 4.2) ends before the
-        heartbeat, where the next one begins.
+    interval: start and end of the batch, the end excluded. A batch that is released early (section 4.2, `batches`) ends
+        before the heartbeat, where the next one begins.
     expected_tuples, expected_keys: estimates from earlier batches.
     budget: how often a key may move; more moves sort better and take more time.
 
@@ -155,6 +155,11 @@ class Accumulator:
             done = _accumulate(state, self._steps, keys, arrivals, done)
             if done < keys.size:
                 state = self._state = _grown(state)
+
+    @property
+    def n_keys(self) -> int:
+        """The number of distinct keys so far."""
+        return int(self._open().numbers.used[0])
 
     def release(self) -> Accumulated:
         """Returns the batch and closes the accumulator: use a new one for the next interval."""
