@@ -28,7 +28,7 @@ from skewless.ingest.records import LineFormat
 
 ROWS, KEYS, BLOCKS = 1_000_000, 100_000, 16
 INTERVAL = 5.0  # seconds
-BEATS, FIRST = 9, 5  # heartbeats of a run, and those that do not count: until the interval is known
+BEATS, FIRST = 10, 6  # heartbeats of a run, and those that do not count: until the interval is known
 ROUNDS = 3
 CHUNKS = 100  # pieces in which the rows of an interval are sent
 

@@ -81,7 +81,7 @@ def test_each_row_is_in_one_batch_and_each_batch_can_be_read_again(
     """With heartbeats at even intervals, while rows arrive; batches close early by half an interval."""
     monkeypatch.setattr(heartbeat, "SHARE", 0.5)
     monkeypatch.setattr(heartbeat, "MARGIN", 1e9)
-    lines, found, ends = words(30_000), list[str](), [0]
+    lines, found, ends, early = words(30_000), list[str](), [0], 0
     with closing(listening(tmp_path)) as receiver:
 
         def sending() -> None:
@@ -94,8 +94,10 @@ def test_each_row_is_in_one_batch_and_each_batch_can_be_read_again(
         while thread.is_alive() or receiver.end > ends[-1]:
             time.sleep(0.1)
             ends.append(receiver.latest(ends[-1], None))
+            early += receiver.end > ends[-1]
             found += values(receiver, *ends[-2:])
         assert sorted(found) == sorted(lines)
         again = [value for start, end in pairwise(ends) for value in values(receiver, start, end)]
     assert sorted(again) == sorted(lines)
     assert len(set(ends)) > 8
+    assert early > 4

@@ -167,7 +167,16 @@ class LogBatches:
             batch, self._n_blocks = self._asked, n_blocks
         if batch is None or (batch.start, batch.end) != (self._journal.skip_description(start), end):
             batch = self._replay(start, end)
-        return batch.blocks(self._journal.directory, n_blocks)
+        return self._planned(batch, n_blocks)
+
+    def _planned(self, batch: LogBatch, n_blocks: int) -> list[Block]:
+        """Returns the blocks of a batch; if they were not planned yet, takes note of how long that took."""
+        began, is_ready = monotonic(), batch.planned_for == n_blocks
+        blocks = batch.blocks(self._journal.directory, n_blocks)
+        if not is_ready:
+            with self._changed:
+                self._heartbeat.planned(monotonic() - began)
+        return blocks
 
     def _replay(self, start: int, end: int) -> LogBatch:
         """Accumulates a batch again from the log."""
@@ -184,10 +193,7 @@ class LogBatches:
     def plan_ahead(self) -> None:
         """Closes batches early and plans those that wait, as long as the receiver runs; a thread does this."""
         while (batch := self._next_to_plan()) is not None:
-            began = monotonic()
-            batch.blocks(self._journal.directory, self._n_blocks)
-            with self._changed:
-                self._heartbeat.planned(monotonic() - began)
+            self._planned(batch, self._n_blocks)
 
     def _next_to_plan(self) -> LogBatch | None:
         """Waits for a batch to plan, which may be the arriving one when it is time to close it; None in the end."""
