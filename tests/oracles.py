@@ -199,6 +199,7 @@ def holistic(rule: str) -> Callable[..., list[int]]:
         choices: int = 2,
         cardinality: str = "exact",
         window: Window | None = None,
+        p: float = 0.5,
         times: list[int] | None = None,
     ) -> list[int]:
         structure = ExactKeys if cardinality == "exact" else HyperLogLog
@@ -213,7 +214,8 @@ def holistic(rule: str) -> Callable[..., list[int]]:
             holders = [w for w in options if known[w].contains(x)] if rule in ("am", "cam") else []
             cost = [float(held) for held in load] if rule == "cam" else [k.estimate() for k in known]
             if rule == "lm":
-                cost = [0.5 * scaled(w, [float(held) for held in load]) + 0.5 * scaled(w, cost) for w in range(n)]
+                of_load = [scaled(w, [float(held) for held in load]) for w in range(n)]
+                cost = [p * of_load[w] + (1 - p) * scaled(w, cost) for w in range(n)]
             worker = holders[0] if holders else min(options, key=cost.__getitem__)
             if not holders:
                 known[worker].update(x)

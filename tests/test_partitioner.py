@@ -35,6 +35,7 @@ from tests.spark.own import Emptiest
         ("hash", 4, {"choices": 2}, "hash takes no parameters besides"),
         ("cm", 4, {"choices": 64}, "choices is between 1 and 63, not 64"),
         ("pkg", 4, {"choices": 2.9}, "choices is a whole number, not 2.9"),
+        ("lm", 4, {"p": 1.5}, "p is between 0 and 1, not 1.5"),
         ("cam", 4, {"window": 100}, r"window is a Window\(size, slide\) or None, not 100"),
         ("dagreedy", 4, {"window": 100}, "window is a Window"),
         ("level", 4, {"speeds": (1.0, 2.0)}, "4 workers, 2 speeds"),
@@ -77,6 +78,7 @@ def test_a_window_without_slide_tumbles() -> None:
     [
         (partitioner("cm", 4), partitioner("cm", 4, cardinality="hll")),
         (partitioner("cm", 4), partitioner("cam", 4)),
+        (partitioner("lm", 4), partitioner("lm", 4, p=0.6)),
         (partitioner("cm", 4, window=Window(5)), partitioner("cm", 4, window=Window(6))),
         (partitioner("pkg", 4), partitioner("pkg", 64)),
         (partitioner("pkg", 4), partitioner("pkg", 4, seed=9)),

@@ -19,6 +19,7 @@ _MORE: list[tuple[str, dict[str, Any]]] = [
     *((name, {"choices": 3, "window": Window(100)}) for name in ("cm", "am", "cam", "lm")),
     *((name, {"cardinality": "hll"}) for name in ("cm", "am", "cam", "lm")),
     ("am", {"cardinality": "hll", "window": Window(50, 10)}),
+    *(("lm", {"p": p}) for p in (0.0, 0.2, 1.0)),
     ("dagreedy", {"window": Window(100, 10)}),
     ("dagreedy", {"window": Window(70)}),
     ("dalton", {"window": Window(100, 20)}),

@@ -65,7 +65,6 @@ class ByCardinality(Partitioner[Any, Never]):
     """
 
     affinity: ClassVar[bool] = False
-    weighs_load: ClassVar[float] = 0.0
 
     choices: int = 2
     cardinality: Literal["exact", "hll"] = "exact"
@@ -78,6 +77,11 @@ class ByCardinality(Partitioner[Any, Never]):
         super().__post_init__()
 
     @property
+    def load_weight(self) -> float:
+        """The paper's p: how much tuples count against distinct keys, from 0 to 1."""
+        return 0.0
+
+    @property
     def splits_keys(self) -> bool:
         # A sketch may forget where a key went, and a window does: affinity keeps keys whole only without these.
         return not self.affinity or self.cardinality == "hll" or self.window is not None
@@ -86,7 +90,7 @@ class ByCardinality(Partitioner[Any, Never]):
         costs = WorkerCosts(
             hasher=hasher(self.n_workers, self.seed),
             choices=np.array([min(self.choices, self.n_workers)], np.int64),
-            rule=np.array([self.affinity, self.weighs_load]),
+            rule=np.array([self.affinity, self.load_weight]),
             clock=clock(self.window.size if self.window else NEVER),
             load=np.zeros(self.n_workers, np.int64),
             cardinality=np.zeros(self.n_workers),
@@ -174,16 +178,21 @@ class Cam(ByCardinality):
 
     name: ClassVar[str] = "cam"
     affinity: ClassVar[bool] = True
-    weighs_load: ClassVar[float] = 1.0
+
+    @property
+    def load_weight(self) -> float:
+        return 1.0
 
 
 @dataclass(eq=False)
 class Lm(ByCardinality):
-    """LM: to the candidate with the least hybrid load, half tuples and half distinct keys (algorithm 5, equation 9).
+    """LM: to the candidate with the least hybrid load of tuples and distinct keys (algorithm 5, equation 9).
 
     Both loads are scaled to [0, 1] over all workers (equations 7 and 8), so that neither dominates.
 
     choices, cardinality, window: as for `cm`.
+    p: the weight of tuples against distinct keys, from 0 (as `cm`) to 1 (the fewest tuples). All experiments of the
+        paper have 0.5.
 
     >>> import numpy as np, skewless
     >>> skewless.partitioner("lm", 4).route(np.array([7, 7, 7, 8, 8], np.uint64)).tolist()
@@ -192,15 +201,24 @@ class Lm(ByCardinality):
     Katsipoulakis, Labrinidis, Chrysanthis: A holistic view of stream partitioning costs. PVLDB 10(11), 2017.
 
     Departures from the paper: as for `cm`; where all workers are equal in one of the loads, that term is 0 (the
-    equations divide 0 by 0). p is 0.5, as in all its experiments.
+    equations divide 0 by 0).
     """
 
     name: ClassVar[str] = "lm"
-    weighs_load: ClassVar[float] = 0.5
+
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        require(0 <= self.p <= 1, f"p is between 0 and 1, not {self.p}")
+        super().__post_init__()
+
+    @property
+    def load_weight(self) -> float:
+        return self.p
 
 
 # The four rules in one: with affinity, the first candidate that holds the key, if there is one; else the candidate with
-# the least p L' + (1 - p) CL'. CM and AM have p = 0, cAM has 1, LM has 0.5.
+# the least p L' + (1 - p) CL'. CM and AM have p = 0, cAM has 1.
 
 
 @kernel

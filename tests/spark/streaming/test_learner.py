@@ -75,6 +75,23 @@ def test_a_planner_for_other_workers_knows_as_much(name: str) -> None:
             assert ratios[0] < 1.05 * (1.0 if p.splits_keys else max(1.0, n * largest))
 
 
+@pytest.mark.parametrize(("p", "is_found"), [(0.5, True), (0.6, False)])
+def test_a_plan_of_an_older_version_that_had_fewer_parameters_is_found(
+    tmp_path: Path, p: float, is_found: bool
+) -> None:
+    files = Checkpoint(str(tmp_path))
+    learner = TableLearner(files, skewless.partitioner("lm", 8))
+    learner.plan(0, 8)
+    learner.learn(0, Lesson(histogram=histogram_of(streams.zipf(20_000, 2_000, 1.2))))
+    reason = learner.plan(1, 8).reason
+    learner.close()
+    saved: Any = files.read("tables/1.json")
+    files.write("tables/1.json", saved | {"by": saved["by"].replace(", p=0.5)", ")")})
+    assert files.read("tables/1.json") != saved
+    again = TableLearner(files, skewless.partitioner("lm", 8, p=p)).plan(1, 8)
+    assert again.reason == (reason if is_found else "lm from now on")
+
+
 @pytest.mark.parametrize("name", [cls.name for cls in ALL])
 def test_plans_are_learned_and_found_again(tmp_path: Path, name: str) -> None:
     files = Checkpoint(str(tmp_path))

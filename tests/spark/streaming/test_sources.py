@@ -43,6 +43,32 @@ def test_sources_agree_between_batches_and_go_on_after_a_crash(tmp_path: Path) -
     learner.close()
 
 
+@pytest.mark.parametrize(("p", "is_found"), [(0.5, True), (0.6, False)])
+def test_sources_of_an_older_version_that_had_fewer_parameters_are_found(
+    tmp_path: Path, p: float, is_found: bool
+) -> None:
+    files, source = Checkpoint(str(tmp_path)), skewless.partitioner("lm", 4)
+    source.route(streams.zipf(5_000, 100, 1.5))
+    sources = Sources(None, {0: skewless.arrays.to_bytes(source.snapshot())})
+    owner = described(source).replace(', "p": 0.5', "")
+    assert owner != described(source)
+    files.write("sources/3.json", SavedSources(owner=owner, sources=sources).to_json())
+    learner = SourceLearner(files, skewless.partitioner("lm", 4, p=p))
+    router = learner.plan(3, 4).router
+    assert isinstance(router, Sourced)
+    assert router.sources == (sources if is_found else Sources())
+    learner.close()
+
+
+@pytest.mark.parametrize("owner", ['{"class": "nowhere.at_all:Mine", "n_workers": 4}', '{"class": "gone", "x": 1}'])
+def test_sources_of_a_class_that_is_gone_are_not_ours(tmp_path: Path, owner: str) -> None:
+    files, p = Checkpoint(str(tmp_path)), skewless.partitioner("dalton", 4)
+    files.write("sources/3.json", SavedSources(owner=owner).to_json())
+    learner = SourceLearner(files, p)
+    assert learner.plan(3, 4).reason == "dalton: new sources route each row"
+    learner.close()
+
+
 def test_snapshots_that_cannot_be_read_are_learned_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     files, p = Checkpoint(str(tmp_path)), skewless.partitioner("dalton", 4)
     saved = SavedSources(owner=described(p), sources=Sources(None, {0: b"of another version"}))

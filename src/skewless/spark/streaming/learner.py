@@ -147,7 +147,7 @@ class TableLearner:
         """Saves a plan for a batch, with the partitioner's snapshot; returns the plan."""
         p = self._planner
         snapshot = to_bytes(p.snapshot()) if isinstance(p, Partitioner) else None
-        saved = SavedPlan(owner=self._owner(), plan=plan, snapshot=snapshot)
+        saved = SavedPlan(owner=self._owners()[0], plan=plan, snapshot=snapshot)
         self._files.write(f"tables/{batch}.json", saved.to_json())
         return plan
 
@@ -159,7 +159,7 @@ class TableLearner:
                 continue
             saved = SavedPlan.from_json(content)
             assert isinstance(saved.plan.router, RoutingTable)
-            if saved.owner == self._owner():
+            if saved.owner in self._owners():
                 self._restore(saved, saved.plan.router.n_workers)
                 return saved.plan if number == batch else self._written(batch, replace(saved.plan, from_own_rows=False))
             p = self._planner
@@ -182,14 +182,20 @@ class TableLearner:
         except ValueError as error:
             _log.warning("%s starts to learn anew: its saved snapshot cannot be read (%s)", p.name, error)
 
-    def _owner(self) -> str:
-        """Returns a text that identifies the partitioner, whatever its number of workers."""
+    def _owners(self) -> list[str]:
+        """Returns texts that identify the partitioner, whatever its number of workers; new files get the first.
+
+        A file that an older version wrote lacks the last parameters if there were none then; these have their defaults.
+        """
         p = self._planner
         if isinstance(p, RoutingTable):
-            return self.name
-        shown = {parameter.name: getattr(p, parameter.name) for parameter in fields(p) if parameter.repr}
-        values = ", ".join(f"{name}={value!r}" for name, value in {**shown, "n_workers": 1}.items())
-        return f"{type(p).__qualname__}({values})"
+            return [self.name]
+        shown = [parameter for parameter in fields(p) if parameter.repr]
+        values = ["n_workers=1" if one.name == "n_workers" else f"{one.name}={getattr(p, one.name)!r}" for one in shown]
+        owners = [f"{type(p).__qualname__}({', '.join(values)})"]
+        while shown and shown[-1].name != "seed" and getattr(p, shown[-1].name) == shown.pop().default:
+            owners.append(f"{type(p).__qualname__}({', '.join(values[: len(shown)])})")
+        return owners
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from skewless.cooperation.protocol import LONGEST
 from skewless.partitioner import Partitioner
-from skewless.partitioners import described
+from skewless.partitioners import described, rebuilt
 from skewless.spark.exact import NO_SOURCES, Sourced, Sources, agreed, source_of
 from skewless.spark.streaming.background import Background
 from skewless.spark.streaming.checkpoint import Checkpoint
@@ -93,12 +93,19 @@ class SourceLearner:
         owner = described(self._partitioner)
         for number in (batch, batch - 1):
             content = self._files.read(f"sources/{number}.json")
-            if content is None or content["by"] != owner:
+            if content is None or not self._is_own(content["by"]):
                 continue
             saved = SavedSources.from_json(content)
             if self._can_read(saved.sources):
                 return saved if number == batch else self._written(batch, saved)
         return self._written(batch, SavedSources(owner=owner))
+
+    def _is_own(self, owner: str) -> bool:
+        """Returns whether these are our class and parameters; parameters that an older version lacked have defaults."""
+        try:
+            return described(rebuilt(owner)) == described(self._partitioner)
+        except (ValueError, TypeError, LookupError, ImportError, AttributeError):  # of a class that is not there today
+            return False
 
     def _can_read(self, sources: Sources) -> bool:
         """Restores each source, as executors will, to see whether that works."""
