@@ -116,3 +116,12 @@ def test_bad_input_gets_a_sentence() -> None:
         measure(one, listed, 4)
     with pytest.raises(ValueError, match="n_workers is at least 1, not 0"):
         measure(one, np.zeros(1, np.int32), 0)
+
+
+def test_merging_pays_while_it_costs_no_more_than_the_busiest_worker() -> None:
+    assert M.merging_pays  # Holistic 3: 6 partial results, 6 tuples on the busiest worker
+    assert not Metrics(np.array([5, 2, 4, 1]), np.array([2, 1, 3, 0]), 4).merging_pays
+    assert Metrics(np.zeros(3, np.int64), np.zeros(3, np.int64), 0).merging_pays
+    few, many = (streams.zipf(20_000, keys=keys, exponent=0.5) for keys in (40, 10_000))
+    shuffled = [measure(keys, partitioner("shuffle", 8).route(keys), 8) for keys in (few, many)]
+    assert [m.merging_pays for m in shuffled] == [True, False]

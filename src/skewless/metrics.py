@@ -105,6 +105,11 @@ class Metrics:
         return self.fragments
 
     @property
+    def merging_pays(self) -> bool:
+        """Whether merging costs no more than the busiest worker's tuples: the constraint of Holistic equation 3."""
+        return not self.tuples or self.aggregation_cost <= int(self.load.max())
+
+    @property
     def key_split_ratio(self) -> float:
         """Fragments per key, 1 when all keys are whole: Prompt equation 5 (KSR)."""
         return self.fragments / self.keys if self.keys else 1.0
