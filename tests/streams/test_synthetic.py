@@ -118,3 +118,25 @@ def test_hash_assigns_a_stream_to_sources() -> None:
     edges = streams.graph_edges(1000, 100, 1.0)
     source = partitioner("hash", 5).route(edges.source)
     assert all(len(set(source[edges.source == vertex])) == 1 for vertex in np.unique(edges.source))
+
+
+@pytest.mark.parametrize("amplitude", [0.0, 0.5, 1.0])
+def test_arrivals_follow_a_sine(amplitude: float) -> None:
+    times, period = streams.sinusoidal(90_000, period=36_000, tuples=30_000, amplitude=amplitude), 36_000
+    assert times.dtype == np.int64
+    assert (np.diff(times) >= 0).all()
+    assert np.bincount(times // period).tolist() == [30_000] * 3
+    rate = np.bincount(times % period // 1000) / 3 / (30_000 / 36)
+    middle = (np.arange(36) + 0.5) / 36
+    assert np.abs(rate - 1 - amplitude * np.sin(2 * np.pi * middle)).max() < 0.01
+
+
+def test_arrivals_that_make_no_sense_are_refused() -> None:
+    for params, sentence in (
+        ({"amplitude": 1.5}, "amplitude is between 0 and 1, not 1.5"),
+        ({"period": 0}, "period is at least 1, not 0"),
+        ({"tuples": 0}, "tuples is at least 1, not 0"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            streams.sinusoidal(10, **{"period": 10, "tuples": 10, **params})  # type: ignore[arg-type]
+    assert streams.sinusoidal(0, period=10, tuples=10).size == 0

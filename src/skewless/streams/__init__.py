@@ -9,6 +9,7 @@ from skewless.streams.synthetic import (
     lognormal,
     matched,
     several,
+    sinusoidal,
     uniform,
     zipf,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "lognormal",
     "matched",
     "several",
+    "sinusoidal",
     "texts",
     "trace",
     "uniform",

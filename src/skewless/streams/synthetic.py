@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skewless.arguments import require, whole
-from skewless.arrays import Keys, Workers, checked
+from skewless.arrays import Keys, Times, Workers, checked
 from skewless.kernels import kernel
 from skewless.kernels.alias import settle
 from skewless.kernels.hash import below, mix64
@@ -122,6 +122,28 @@ def alternating(n: int, keys: int, exponent: float, *, every: int, seed: int = 0
     whole("every", every, 1)
     skewed = (np.arange(n) // every) % 2 == 1
     return np.where(skewed, zipf(n, keys, exponent, seed=seed), uniform(n, keys, seed=seed + 1))
+
+
+def sinusoidal(n: int, *, period: int, tuples: int, amplitude: float = 0.5) -> Times:
+    """Returns the times of n tuples whose arrival rate rises and falls as a sine (Prompt, figure 11).
+
+    n: the number of tuples.
+    period: the length of a wave, in the unit of the times.
+    tuples: how many arrive in a period.
+    amplitude: how far the rate rises above its mean and falls below it, as a share of the mean, from 0 to 1.
+
+    >>> times = sinusoidal(1000, period=1_000_000, tuples=500)
+    >>> np.bincount(times // 250_000).tolist()
+    [165, 165, 85, 85, 165, 165, 85, 85]
+    """
+    whole("the number of tuples", n, 0)
+    period, tuples = whole("period", period, 1), whole("tuples", tuples, 1)
+    require(0 <= amplitude <= 1, f"amplitude is between 0 and 1, not {amplitude}")
+    phases = np.linspace(0.0, 1.0, 2**16 + 1)
+    arrived = phases + amplitude * (1 - np.cos(2 * np.pi * phases)) / (2 * np.pi)  # of a period's tuples
+    number = np.arange(n)
+    within = np.interp(number % tuples / tuples, arrived, phases)
+    return np.asarray(number // tuples * period + (within * period).astype(np.int64))
 
 
 class Edges(NamedTuple):
