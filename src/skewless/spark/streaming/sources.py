@@ -53,7 +53,7 @@ class SourceLearner:
         sources = self._saved.sources
         count, since = len(sources.snapshots), self._saved.since
         routing = "1 source routes" if count == 1 else f"{count or 'new'} sources route"
-        when = f"{since} batches ago" if since else "after the last batch"
+        when = f"{since} batch{'es' if since > 1 else ''} ago" if since else "after the last batch"
         reason = f"{self.name}: {routing} each row" + (f"; they agreed {when}" if count else "")
         return Plan(Sourced(self._partitioner, sources), reason, 0.0, self._seconds)
 
