@@ -15,10 +15,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-import skewless
 import skewless.spark as sl
 from skewless import streams
-from skewless.cooperation.protocol import exchange
 from skewless.spark.streaming import checkpoint
 from skewless.spark.streaming.checkpoint import Checkpoint
 from tests.faults.harm import blocked, damage, damaged
@@ -29,9 +27,7 @@ pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore"), pytest
 
 @pytest.mark.parametrize("name", ["dalton", "kip"])
 def test_sources_route_each_row_and_agree_between_batches(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    batches, source = BATCHES[:3], skewless.partitioner(name, 4)
-    source.observe(streams.zipf(1000, 50, 1.0))
-    exchange([source])  # compiles: an agreement that takes longer than a batch is not repeated after the next one
+    batches = BATCHES[:4]  # the first agreement may take longer than a batch, and is then not repeated after the next
     job = sl.stream(
         read(spark, write(tmp_path / "in", batches)), "k", time="ts", partitioner=sl.Exact(name), n_workers=4
     )
