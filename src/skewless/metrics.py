@@ -107,7 +107,7 @@ class Metrics:
     @property
     def merging_pays(self) -> bool:
         """Whether merging costs no more than the busiest worker's tuples: the constraint of Holistic equation 3."""
-        return not self.tuples or self.aggregation_cost <= int(self.load.max())
+        return self.aggregation_cost <= int(self.load.max())
 
     @property
     def key_split_ratio(self) -> float:

@@ -93,6 +93,7 @@ def sent(log: Path, kills: int) -> list[str]:
 def received(log: Path) -> list[str]:
     """Returns all lines of a log, sorted, batch by batch as they were handed over, and what is left."""
     ends = json.loads((log / "ends.json").read_text())
+    assert len(ends) > 2, "the killed processes handed over no batches"
     with closing(listening(log)) as receiver:
         ends.append(receiver.latest(ends[-1], None))
         return sorted(line for start, end in pairwise(ends) for line in values(receiver, start, end))

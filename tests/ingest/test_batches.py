@@ -24,7 +24,8 @@ def release(receiver: Receiver, monkeypatch: pytest.MonkeyPatch, planned: bool =
     monkeypatch.setattr(heartbeat.Heartbeat, "closing", property(lambda _: now))
     with receiver._changed:
         receiver._changed.notify_all()
-    while planned and not any(batch.planned_for for batch in receiver._batches._waiting):
+    batches_of = receiver._batches
+    while batches_of._last_closing != now or (planned and not any(each.planned_for for each in batches_of._waiting)):
         assert time.monotonic() < now + 60
         time.sleep(0.01)
 
@@ -55,7 +56,6 @@ def test_a_batch_that_is_due_without_rows_closes_when_spark_asks(
         start = receiver.latest(0, None)
         assert len(values(receiver, 0, start)) == 50
         release(receiver, monkeypatch, planned=False)
-        time.sleep(0.2)
         for number in (60, 70, 80):
             send(words(number), receiver.address, name="s")
             with receiver._changed:

@@ -95,11 +95,12 @@ class Stateful:
             **reports.record(),
             "watermark": in_milliseconds(after.watermark),
         }
-        modes = {"datetimeRebaseMode": "CORRECTED"}
         outputs = reports.outputs
         return BatchResult(
             state=after,
-            output=read_rows(spark, self.function.output, *outputs, **modes) if outputs else None,
+            output=read_rows(spark, self.function.output, *outputs, datetimeRebaseMode="CORRECTED")
+            if outputs
+            else None,
             record=record,
             histogram=reports.histogram() if batch.portion and any(reports.loads) else None,
         )
